@@ -1,0 +1,76 @@
+"""Which addresses a command talks to.
+
+What was said explicitly wins (a flag, JOBMESH_ADDRESS), then the mesh that `jobmesh up` made in
+this folder (it may have ports of its own), then the default ports on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from jobmesh.client import AsyncClient
+    from jobmesh.client.caller import Caller
+    from jobmesh.client.operators import Pools
+
+T = TypeVar("T")
+
+DEFAULTS = {
+    "enqueue": ("JOBMESH_ADDRESS", "127.0.0.1:7101"),
+    "orchestrator": ("JOBMESH_ORCHESTRATOR_ADDRESS", "127.0.0.1:7102"),
+    "scheduler": ("JOBMESH_SCHEDULER_ADDRESS", "127.0.0.1:7103"),
+    "scaler": ("JOBMESH_SCALER_ADDRESS", "127.0.0.1:7105"),
+}
+#: Commands are run by people: they would rather hear soon that nobody is there.
+ATTEMPTS = 4
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a command's coroutine. Imported here: asyncio is a fifth of the time of `--help`."""
+    import asyncio
+
+    return asyncio.run(work)
+
+
+def home_folder(given: Path | None = None) -> Path:
+    """The folder of the local mesh: the flag, JOBMESH_HOME, or .jobmesh right here."""
+    return (given or Path(os.environ.get("JOBMESH_HOME") or ".jobmesh")).absolute()
+
+
+def address_of(service: str, given: str | None = None) -> str:
+    """host:port of a service."""
+    variable, default = DEFAULTS[service]
+    return given or os.environ.get(variable) or _local_address(service) or default
+
+
+def _local_address(service: str) -> str:
+    home = home_folder()
+    if not (home / "state.json").exists():
+        return ""
+    try:
+        from localmesh.mesh import LocalMesh
+    except ImportError:  # the local stack is an extra
+        return ""
+    targets = LocalMesh.saved(home).plan.targets(service)
+    return targets[0] if targets else ""
+
+
+def client(address: str | None, namespace: str) -> AsyncClient:
+    from jobmesh.client import AsyncClient
+
+    return AsyncClient(address_of("enqueue", address), namespace=namespace, attempts=ATTEMPTS)
+
+
+def caller(service: str, address: str | None) -> Caller:
+    from jobmesh.client.caller import Caller
+
+    return Caller(address_of(service, address), attempts=ATTEMPTS)
+
+
+def pools(address: str | None) -> Pools:
+    from jobmesh.client.operators import Pools
+
+    return Pools(caller("scaler", address))

@@ -1,0 +1,352 @@
+"""Jobs, schedules, pools and shards as tables and lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING
+
+from jobmesh.cli.sayings import progress_words
+from jobmesh.times import human
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from jobmesh.model import Job, JobEvent, Schedule
+    from jobmesh.v1.payload_pb2 import Payload
+    from jobmesh.v1.pool_pb2 import Pool
+    from jobmesh.v1.schedule_pb2 import Schedule as ScheduleMessage
+    from jobmesh.v1.topology_pb2 import Shard
+
+STYLES = {
+    "SCHEDULED": "yellow",
+    "DISPATCHED": "cyan",
+    "RUNNING": "cyan",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "CANCELLED": "magenta",
+    "EXPIRED": "magenta",
+    "BLOCKED": "yellow",
+    "ready": "green",
+    "HEALTHY": "green",
+    "alive": "yellow",
+    "SUSPECT": "yellow",
+    "down": "red",
+    "AWAY": "red",
+}
+PREVIEW_CHARACTERS = 200
+
+REASONS = {
+    "SNAPSHOT": "",
+    "CREATED": "stored",
+    "CLAIMED": "",
+    "STARTED": "",
+    "SUCCEEDED": "",
+    "RETRY": "failed, will be retried",
+    "FAILED": "no attempt is left",
+    "HANDED_BACK": "handed back by its worker",
+    "SNOOZED": "asked to be run later",
+    "SWEPT": "the dispatch got lost",
+    "RESCUED": "rescued: its worker is gone",
+    "LOST": "its workers died too often",
+    "LATE_COMMIT": "late result accepted",
+    "CANCELLED": "",
+    "EXPIRED": "was not started in time",
+    "UNBLOCKED": "what it waited for has ended",
+    "PARENT_FAILED": "what it waited for did not succeed",
+    "UPDATED": "changed by a caller",
+    "REDRIVEN": "started over",
+}
+
+
+def styled(word: str) -> Text:
+    from rich.text import Text
+
+    return Text(word, style=STYLES.get(word, ""))
+
+
+def ago(time: datetime | None, now: datetime) -> str:
+    """How long ago, or in how long."""
+    if time is None:
+        return ""
+    seconds = (now - time).total_seconds()
+    return f"{human(seconds)} ago" if seconds >= 0 else f"in {human(-seconds)}"
+
+
+def clock(time: datetime | None) -> str:
+    """A time of day or a date, in local time."""
+    if time is None:
+        return ""
+    local = time.astimezone()
+    today = datetime.now(UTC).astimezone().date()
+    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M:%S")
+
+
+def pairs(labels: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+# --- jobs
+
+JOB_COLUMNS = ("ID", "TYPE", "STATE", "TRY", "AGE", "TOOK", "NOTE")
+#: Narrower than this, the note has no room beside the rest.
+NOTE_WIDTH = 100
+
+
+def job_row(job: Job, now: datetime) -> tuple[str | Text, ...]:
+    took = ""
+    if job.start_time is not None:
+        took = human(((job.end_time or now) - job.start_time).total_seconds())
+    note = str(job.failure) if job.failure else pairs(dict(job.labels))
+    if job.state == "SCHEDULED" and job.due_time and job.due_time > now:
+        note = f"due {ago(job.due_time, now)} {note}".rstrip()
+    return (
+        job.id,
+        job.type,
+        styled(job.state),
+        str(job.attempt or ""),
+        human((now - job.create_time).total_seconds()) if job.create_time else "",
+        took,
+        note[:PREVIEW_CHARACTERS],
+    )
+
+
+def job_details(job: Job, now: datetime) -> list[tuple[str, str | Text]]:
+    """The rows of `jobmesh get`."""
+    from jobmesh.v1.job_pb2 import Job as JobMessage
+
+    assert isinstance(job.message, JobMessage)
+    policy = job.message.spec.retry_policy
+    rows: list[tuple[str, str | Text]] = [
+        ("id", job.id),
+        ("type", job.type),
+        ("state", styled(job.state)),
+        ("namespace", job.namespace),
+        ("attempt", f"{job.attempt} of {policy.max_attempts or 1}" if job.attempt else ""),
+        ("priority", str(job.priority) if job.priority else ""),
+        ("labels", pairs(dict(job.labels))),
+        ("unique key", job.message.spec.unique_key),
+        ("after", " ".join(parent.job_id for parent in job.message.spec.dependencies)),
+        ("created", f"{clock(job.create_time)} ({ago(job.create_time, now)})"),
+        ("due", f"{clock(job.due_time)} ({ago(job.due_time, now)})"),
+        ("started", clock(job.start_time)),
+        ("ended", clock(job.end_time)),
+        ("worker", job.worker_id),
+        ("shard", job.shard),
+        ("schedule", job.schedule),
+        ("progress", _progress(job)),
+        ("input", payload(job.message.spec.input)),
+        ("output", payload(job.message.output) if job.state == "SUCCEEDED" else ""),
+        ("failure", str(job.failure or "")),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _progress(job: Job) -> str:
+    if job.progress is None:
+        return ""
+    return progress_words(job.progress)
+
+
+def payload(message: Payload) -> str:
+    """A short content as it is, a long one by its size."""
+    if message.WhichOneof("content") is None:
+        return "(empty)"
+    size = message.object.size_bytes if message.HasField("object") else len(message.data)
+    kind = message.content_type or "bytes"
+    if message.HasField("data") and size <= PREVIEW_CHARACTERS and message.data.isascii():
+        return message.data.decode()
+    return f"({size:,} bytes, {kind})"
+
+
+ATTEMPT_COLUMNS = ("TRY", "OUTCOME", "WAITED", "RAN", "WORKER", "FAILURE")
+
+
+def attempt_rows(job: Job) -> list[tuple[str | Text, ...]]:
+    """The attempts of a job, oldest first."""
+    return [
+        (
+            str(one.attempt),
+            styled(one.outcome or "RUNNING"),
+            _between(one.dispatch_time, one.start_time),
+            _between(one.start_time, one.end_time),
+            one.worker_id,
+            str(one.failure or ""),
+        )
+        for one in job.attempts
+    ]
+
+
+def _between(start: datetime | None, end: datetime | None) -> str:
+    return human((end - start).total_seconds()) if start and end else ""
+
+
+def event_line(event: JobEvent, origin: datetime | None, name: str = "") -> Text:
+    """One transition: `RUNNING  +12 ms  attempt 1`."""
+    line = state_line(event.state, event.time, origin, name)
+    remarks = "  ".join(_remarks(event))
+    if remarks:
+        line.append(f"  {remarks}")
+    line.rstrip()
+    return line
+
+
+def state_line(state: str, time: datetime | None, origin: datetime | None, name: str) -> Text:
+    """`RUNNING  +12 ms`, after the job's id where several are followed."""
+    from rich.text import Text
+
+    line = Text(f"{name}  " if name else "")
+    line.append(f"{state:<10}", style=STYLES.get(state, ""))
+    line.append(f" {offset(time, origin):>10}", style="dim")
+    return line
+
+
+def offset(time: datetime | None, origin: datetime | None) -> str:
+    """`+12 ms`; milliseconds as long as they can be told apart."""
+    if time is None or origin is None:
+        return ""
+    span = (time - origin).total_seconds()
+    return f"+{span * 1000:.0f} ms" if span < 100 else f"+{human(span)}"
+
+
+def missed_lines(job: Job, name: str = "") -> list[Text]:
+    """The way of a job that had ended before anybody looked, by its attempts."""
+    lines = []
+    for state, time in timeline(job):
+        line = state_line(state, time, job.create_time, name)
+        if state == job.state and job.failure is not None:
+            line.append(f"  {job.failure}")
+        lines.append(line)
+    return lines
+
+
+def _remarks(event: JobEvent) -> list[str]:
+    remarks = []
+    if event.attempt and event.state in ("DISPATCHED", "RUNNING", "FAILED"):
+        remarks.append(f"attempt {event.attempt}")
+    remarks.append(REASONS.get(event.reason, event.reason.lower()))
+    if event.failure is not None:
+        remarks.append(str(event.failure))
+    if event.state == "SCHEDULED" and event.reason != "CREATED":
+        waits = event.due_time and event.time and (event.due_time - event.time).total_seconds()
+        if waits and waits > 0:
+            remarks.append(f"due in {human(waits)}")
+    return [remark for remark in remarks if remark]
+
+
+# --- schedules, pools, shards
+
+SCHEDULE_COLUMNS = ("NAME", "TYPE", "RULE", "NEXT", "RUNS", "LAST JOB")
+
+
+def schedule_row(schedule: Schedule, now: datetime) -> tuple[str | Text, ...]:
+    coming = f"{clock(schedule.next_time)} ({ago(schedule.next_time, now)})"
+    if schedule.paused:
+        coming = f"paused {schedule.pause_note}".rstrip()
+    elif schedule.next_time is None:
+        coming = "never"
+    return (
+        schedule.name,
+        schedule.type,
+        ", ".join(schedule.rules),
+        coming,
+        str(schedule.runs),
+        schedule.last_job_id,
+    )
+
+
+#: What the policies about clocks are about.
+_CLOCKS = ("gap", "overlap")
+
+
+def schedule_message(schedule: Schedule) -> ScheduleMessage:
+    from jobmesh.v1.schedule_pb2 import Schedule as ScheduleMessage
+
+    assert isinstance(schedule.message, ScheduleMessage)
+    return schedule.message
+
+
+def schedule_details(schedule: Schedule, zone: tzinfo) -> list[tuple[str, str | Text]]:
+    """Everything about one schedule, in names and values."""
+    from jobmesh.cli.timeline import both
+
+    message = schedule_message(schedule)
+    state = f"paused {schedule.pause_note}".rstrip() if schedule.paused else ""
+    rows = [
+        ("name", schedule.name),
+        ("type", schedule.type),
+        ("rules", ", ".join(schedule.rules)),
+        ("excluding", ", ".join(rule.cron.expression for rule in message.exclusions)),
+        ("state", state),
+        ("next", both(schedule.next_time, zone) or "never"),
+        ("last", both(schedule.last_time, zone)),
+        ("last job", schedule.last_job_id),
+        ("runs", f"{schedule.runs}" + (f" of {message.max_runs}" if message.max_runs else "")),
+        ("missed", str(message.missed or "")),
+        ("waiting", str(message.waiting or "")),
+        ("overlap", _policy(message, "overlap_policy")),
+        ("catch up", _policy(message, "catch_up_policy")),
+        ("clocks", ", ".join(_policy(message, f"dst_{which}_policy") for which in _CLOCKS)),
+        ("on failure", "pause" if message.pause_on_failure else ""),
+        ("etag", schedule.etag),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _policy(message: ScheduleMessage, field: str) -> str:
+    kind = message.DESCRIPTOR.fields_by_name[field].enum_type
+    assert kind is not None
+    prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    name = kind.values_by_number[getattr(message, field)].name
+    return name.removeprefix(prefix).lower().replace("_", " ")
+
+
+POOL_COLUMNS = ("TYPE", "WORKERS", "DESIRED", "BOUNDS", "BACKLOG", "WHY")
+
+
+def pool_row(pool: Pool) -> tuple[str | Text, ...]:
+    extra = [
+        f"{n} {word}" for n, word in ((pool.starting, "starting"), (pool.draining, "draining"))
+    ]
+    moving = ", ".join(text for text in extra if not text.startswith("0 "))
+    return (
+        pool.spec.type,
+        f"{pool.actual}" + (f" ({moving})" if moving else ""),
+        str(pool.desired),
+        f"{pool.spec.min_workers}..{pool.spec.max_workers or 4}",
+        str(pool.decision.backlog),
+        pool.decision.explanation,
+    )
+
+
+SHARD_COLUMNS = ("SHARD", "HEALTH", "STATE", "BUCKETS", "PROBE", "LAST ERROR")
+
+
+def shard_row(shard: Shard) -> tuple[str | Text, ...]:
+    from jobmesh.v1.topology_pb2 import ShardHealth, ShardState
+
+    return (
+        shard.name,
+        styled(ShardHealth.Name(shard.health).removeprefix("SHARD_HEALTH_")),
+        ShardState.Name(shard.state).removeprefix("SHARD_STATE_"),
+        str(shard.bucket_count),
+        f"{shard.probe_ms:.1f} ms",
+        shard.last_error,
+    )
+
+
+def timeline(job: Job) -> Sequence[tuple[str, datetime]]:
+    """The states a job went through by its attempts; fills in what a watch came too late for."""
+    found: list[tuple[str, datetime]] = []
+    if job.create_time is not None:
+        found.append(("SCHEDULED", job.create_time))
+    for one in job.attempts:
+        if one.dispatch_time is not None:
+            found.append(("DISPATCHED", one.dispatch_time))
+        if one.start_time is not None:
+            found.append(("RUNNING", one.start_time))
+        if one.end_time is not None and one is not job.attempts[-1]:
+            found.append(("SCHEDULED", one.end_time))
+    if job.end_time is not None:
+        found.append((job.state, job.end_time))
+    return found

@@ -1,0 +1,131 @@
+"""Where a command's words go: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from rich.console import Console, RenderableType
+
+#: In a pipe nothing is wrapped or cut: columns are as wide as what stands in them.
+PIPE_WIDTH = 10_000
+ID_WIDTH = 36
+#: Columns of prose: on a narrow terminal they take several lines instead of being cut.
+WRAPPED = ("NOTE", "WHY", "FAILURE", "LAST ERROR")
+
+
+def is_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def console(stream: TextIO) -> Console:
+    """A console that never colours a pipe, whatever the environment asks for."""
+    from rich.console import Console
+
+    if is_terminal(stream):
+        return Console(file=stream, highlight=False, soft_wrap=False)
+    return Console(
+        file=stream,
+        force_terminal=False,
+        color_system=None,
+        no_color=True,
+        highlight=False,
+        width=PIPE_WIDTH,
+    )
+
+
+class Screen:
+    """The output of one command. `as_json` is what `--json` says."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    @cached_property
+    def out(self) -> Console:
+        return console(sys.stdout)
+
+    @cached_property
+    def err(self) -> Console:
+        return console(sys.stderr)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody looks on: then things may move."""
+        return is_terminal(sys.stderr) and not self.as_json
+
+    def message(self, message: Message) -> None:
+        """One message as one line of canonical protobuf JSON."""
+        from google.protobuf.json_format import MessageToDict
+
+        self.line(MessageToDict(message))
+
+    def line(self, value: Mapping[str, Any]) -> None:
+        """One JSON object on one line, at once."""
+        sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
+
+    def text(self, text: str) -> None:
+        """A plain result."""
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+
+    def bytes(self, data: bytes) -> None:
+        """A result that need not be text, as it is."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def note(self, *parts: RenderableType) -> None:
+        """Something beside the result."""
+        self.err.print(*parts)
+
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]]
+    ) -> None:
+        """A table without frame; the same in a pipe, so that it can be cut and grepped."""
+        self.show(table(columns, rows))
+
+    def show(self, renderable: RenderableType) -> None:
+        """A result made by rich, without the blanks it fills lines up with."""
+        with self.out.capture() as captured:
+            self.out.print(renderable)
+        lines = captured.get().splitlines()
+        self.text("\n".join(line.rstrip() for line in lines))
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]]
+) -> RenderableType:
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        wraps = column in WRAPPED
+        made.add_column(
+            column,
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+            # What a narrow terminal cuts off must not be the part one needs to go on.
+            min_width=ID_WIDTH if column == "ID" else 9 if column == "STATE" else None,
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def columns(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
+    """Names and values, without a header."""
+    from rich.table import Table
+
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made

@@ -1,0 +1,149 @@
+"""Many jobs in few messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from jobmesh.client.caller import pauses
+from jobmesh.client.session import Session
+from jobmesh.client.status import from_item
+from jobmesh.client.stream import JobStream
+from jobmesh.client.submission import MAX_BATCH_ITEMS, Ack, Batch, Key, Submission, to_spec
+from jobmesh.errors import CallError, InputError
+from jobmesh.options import NewJob
+from jobmesh.v1.enqueue_service_pb2 import EnqueueBatchRequest, EnqueueItem, EnqueueResult
+
+#: Batches under way at once: enough to keep the service busy while the next one is built.
+IN_FLIGHT = 4
+#: After so many batches it is clear that there are many jobs: the rest goes over a stream.
+STREAM_AFTER = 2
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A batch, and a place for the ack of each of its jobs; bad ones have theirs already."""
+
+    batch: Batch = field(default_factory=Batch)
+    acks: list[Ack] = field(default_factory=list)
+
+
+class BulkEnqueue:
+    """One call of `enqueue_many`: packs batches, sends a few at once, sends the unlucky again."""
+
+    def __init__(self, session: Session, namespace: str, make_keys: bool) -> None:
+        self._session = session
+        self._namespace = namespace
+        self._make_keys = make_keys
+        self._stream = JobStream(session, namespace)
+        self._sent = 0
+        self._streaming = True
+
+    async def run(self, jobs: Iterable[NewJob]) -> list[Ack]:
+        """One ack per job, in the order given. What `jobs` raises comes out as it is."""
+        return [ack async for ack in self.acks(jobs)]
+
+    async def acks(self, jobs: Iterable[NewJob]) -> AsyncIterator[Ack]:
+        """The same as they come: memory stays flat, however many jobs there are."""
+        sending: deque[asyncio.Task[list[Ack]]] = deque()
+        try:
+            async for parcel in self._parcels(jobs):
+                if len(sending) >= IN_FLIGHT:
+                    for ack in await sending[0]:
+                        yield ack
+                    sending.popleft()
+                sending.append(asyncio.create_task(self._send(parcel), name="enqueue-batch"))
+                await asyncio.sleep(0)  # off with it, before the next one is packed
+            while sending:
+                for ack in await sending[0]:
+                    yield ack
+                sending.popleft()
+        finally:
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+            await self._stream.close()
+
+    async def _parcels(self, jobs: Iterable[NewJob]) -> AsyncIterator[Parcel]:
+        parcel = Parcel()
+        for new in jobs:
+            submission = await self._submission(new)
+            if isinstance(submission, Ack):
+                parcel.acks.append(submission)
+            else:
+                submission.index = len(parcel.acks)
+                if not parcel.batch.add(submission):
+                    yield parcel
+                    parcel, submission.index = Parcel(), 0
+                    parcel.batch.add(submission)
+                parcel.acks.append(Ack())
+            if len(parcel.acks) >= MAX_BATCH_ITEMS:
+                yield parcel
+                parcel = Parcel()
+        if parcel.acks:
+            yield parcel
+
+    async def _submission(self, new: NewJob) -> Submission | Ack:
+        try:
+            payload = await self._session.payload(new, self._namespace)
+        except (InputError, CallError) as error:  # one bad item does not hinder the others
+            return Ack(error=error)
+        return Submission(0, to_spec(new, payload), Key.of(new.idempotency_key, self._make_keys))
+
+    async def _send(self, parcel: Parcel) -> list[Ack]:
+        open_ones = parcel.batch.submissions
+        tries = self._session.caller.attempts
+        for pause in pauses():
+            tries -= 1
+            open_ones = await self._once(parcel, open_ones, last=tries <= 0) if open_ones else []
+            if not open_ones:
+                break
+            await asyncio.sleep(pause)
+        return parcel.acks
+
+    async def _once(
+        self, parcel: Parcel, submissions: list[Submission], last: bool
+    ) -> list[Submission]:
+        """Sends them, notes what is settled, and returns those worth another try."""
+        acks: list[Ack]
+        try:
+            results = await self._results([submission.item() for submission in submissions])
+        except CallError as error:
+            acks = [Ack(error=error)] * len(submissions)
+        else:
+            acks = [_ack(result) for result in results]
+        return _settle(parcel, submissions, acks, last)
+
+    async def _results(self, items: list[EnqueueItem]) -> Sequence[EnqueueResult]:
+        self._sent += 1
+        if self._streaming and self._sent > STREAM_AFTER:
+            try:
+                return await self._stream.send(items)
+            except CallError as error:
+                if error.status != "UNIMPLEMENTED":
+                    raise
+                self._streaming = False  # an older server
+        request = EnqueueBatchRequest(namespace=self._namespace, items=items)
+        answer = await self._session.call(self._session.stub.EnqueueBatch, request, repeat=False)
+        return answer.results
+
+
+def _settle(
+    parcel: Parcel, submissions: list[Submission], acks: list[Ack], last: bool
+) -> list[Submission]:
+    again: list[Submission] = []
+    for submission, ack in zip(submissions, acks, strict=True):
+        error = ack.error
+        if isinstance(error, CallError) and submission.key.may_repeat(error) and not last:
+            again.append(submission)
+        else:
+            parcel.acks[submission.index] = ack
+    return again
+
+
+def _ack(result: EnqueueResult) -> Ack:
+    if result.HasField("error"):
+        return Ack(error=from_item(result.error))
+    return Ack(id=result.job_id, existing=result.existing)

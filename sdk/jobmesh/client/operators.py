@@ -1,0 +1,103 @@
+"""Pools and shards: what operators ask the Scaler and the Orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from jobmesh.client.caller import Caller
+from jobmesh.v1 import orchestrator_service_pb2 as orchestrator_pb
+from jobmesh.v1 import scaler_service_pb2 as scaler_pb
+from jobmesh.v1 import scheduler_service_pb2 as scheduler_pb
+from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
+from jobmesh.v1.pool_pb2 import Pool, PoolSpec
+from jobmesh.v1.scaler_service_pb2_grpc import ScalerServiceStub
+from jobmesh.v1.scheduler_service_pb2_grpc import SchedulerServiceStub
+from jobmesh.v1.topology_pb2 import Topology
+
+STREAM_SECONDS = 1800.0
+
+
+class Pools:
+    """A client of ScalerService."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._stub = ScalerServiceStub(caller.channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._caller.close()
+
+    async def list(self) -> AsyncIterator[Pool]:
+        """All pools, by type."""
+        request = scaler_pb.ListPoolsRequest()
+        while True:
+            page = await self._caller.call(self._stub.ListPools, request, repeat=True)
+            for pool in page.pools:
+                yield pool
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def create(self, spec: PoolSpec) -> Pool:
+        """Makes a pool; the same one again is no error, so the call may be repeated."""
+        request = scaler_pb.CreatePoolRequest(spec=spec)
+        return (await self._caller.call(self._stub.CreatePool, request, repeat=True)).pool
+
+    async def delete(self, type: str) -> None:
+        """Removes a pool and drains the workers it started; the type stays known."""
+        request = scaler_pb.DeletePoolRequest(type=type)
+        await self._caller.call(self._stub.DeletePool, request, repeat=True)
+
+    async def watch(self, types: Sequence[str] = ()) -> AsyncIterator[scaler_pb.WatchPoolsResponse]:
+        """All pools as they are, then each at every change, until the stream breaks."""
+        request = scaler_pb.WatchPoolsRequest(types=types)
+        stream = self._stub.WatchPools(request, timeout=STREAM_SECONDS)
+        try:
+            async for response in stream:
+                yield response
+        except grpc.aio.AioRpcError as failure:
+            raise self._caller.explain(failure, STREAM_SECONDS) from None
+        finally:
+            stream.cancel()
+
+
+async def pause_type(caller: Caller, type: str, note: str = "") -> None:
+    """No job of the type is started from now on, in the whole mesh; those that run go on."""
+    stub = SchedulerServiceStub(caller.channel)
+    request = scheduler_pb.PauseTypeRequest(type=type, note=note)
+    try:
+        await caller.call(stub.PauseType, request, repeat=True)
+    finally:
+        await caller.close()
+
+
+async def resume_type(caller: Caller, type: str) -> None:
+    """Jobs of the type are started again."""
+    stub = SchedulerServiceStub(caller.channel)
+    request = scheduler_pb.ResumeTypeRequest(type=type)
+    try:
+        await caller.call(stub.ResumeType, request, repeat=True)
+    finally:
+        await caller.close()
+
+
+async def topology(caller: Caller) -> Topology:
+    """Every shard with its health and buckets, as one Orchestrator sees them."""
+    stub = OrchestratorServiceStub(caller.channel)
+    request = orchestrator_pb.ListShardsRequest()
+    try:
+        return (await caller.call(stub.ListShards, request, repeat=True)).topology
+    finally:
+        await caller.close()

@@ -1,0 +1,206 @@
+"""Schedules: definitions that make one job per nominal time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
+
+from jobmesh.client.convert import to_datetime, to_job, to_schedule, to_timestamp
+from jobmesh.client.session import Session
+from jobmesh.client.submission import to_spec
+from jobmesh.client.timing import RULES, TIMING, ScheduleOptions, Timing, apply_timing
+from jobmesh.model import Backfill, ClockChange, Job, Schedule, SchedulePreview
+from jobmesh.options import EnqueueOptions, NewJob
+from jobmesh.v1 import enqueue_service_pb2 as pb
+from jobmesh.v1 import schedule_pb2
+from jobmesh.v1.payload_pb2 import Payload
+
+if TYPE_CHECKING:
+    from jobmesh.handlers import JobFunction
+
+
+#: Keywords about the job that an update may change, and the fields they stand for.
+_TEMPLATE = {
+    "priority": "template.priority",
+    "labels": "template.labels",
+    "retry": "template.retry_policy",
+    "retries": "template.retry_policy",
+    "timeout": "template.timeouts.run",
+}
+
+
+class AsyncSchedules:
+    """`client.schedules`: create, look at, change, pause, run and delete schedules."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def create(
+        self,
+        name: str,
+        type: str | JobFunction[..., Any],
+        input: Any = None,
+        *,
+        namespace: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Stores a schedule. The same name and content again returns the existing one."""
+        timing, job = _parted(options)
+        if not RULES & timing.keys():
+            raise ValueError("give every or cron, or both")
+        message = schedule_pb2.Schedule(name=name)
+        apply_timing(message, timing)
+        new, space = NewJob(type, input, **job), self._session.namespace(namespace)
+        message.template.CopyFrom(to_spec(new, await self._session.payload(new, space)))
+        request = pb.CreateScheduleRequest(namespace=space, schedule=message)
+        answer = await self._session.call(self._session.stub.CreateSchedule, request)
+        return to_schedule(answer.schedule)
+
+    async def update(
+        self,
+        name: str,
+        *,
+        etag: str = "",
+        allow_many: bool = False,
+        namespace: str | None = None,
+        **changes: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Changes what is said and nothing else; jobs that were made are not touched.
+
+        With `etag`, only if nobody changed it since. `allow_many` is asked for when the change
+        makes many jobs at once.
+        """
+        timing, job = _parted(changes)
+        message = schedule_pb2.Schedule(name=name, etag=etag)
+        paths = apply_timing(message, timing)
+        if unknown := job.keys() - _TEMPLATE.keys():
+            raise ValueError(f"cannot change {', '.join(sorted(unknown))} of a schedule")
+        message.template.CopyFrom(to_spec(NewJob("any", **job), Payload()))
+        paths += [_TEMPLATE[keyword] for keyword in job]
+        request = pb.UpdateScheduleRequest(
+            namespace=self._session.namespace(namespace),
+            schedule=message,
+            update_mask=FieldMask(paths=paths),
+            allow_many=allow_many,
+        )
+        update = self._session.stub.UpdateSchedule
+        answer = await self._session.call(update, request, repeat=not etag)
+        return to_schedule(answer.schedule)
+
+    async def trigger(self, name: str, *, namespace: str | None = None) -> Job:
+        """Makes one job now, whatever the time, a pause or an earlier run. Never sent twice."""
+        space = self._session.namespace(namespace)
+        request = pb.TriggerScheduleRequest(namespace=space, name=name)
+        trigger = self._session.stub.TriggerSchedule
+        return to_job((await self._session.call(trigger, request, repeat=False)).job)
+
+    async def preview(
+        self,
+        name: str = "",
+        *,
+        after: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 10,
+        namespace: str | None = None,
+        **proposed: Unpack[Timing],
+    ) -> SchedulePreview:
+        """When the schedule of that name, or one as proposed, is going to run: up to five years,
+        at most 10,000 times.
+        """
+        message = schedule_pb2.Schedule(name=name)
+        apply_timing(message, proposed)
+        request = pb.PreviewScheduleRequest(
+            namespace=self._session.namespace(namespace), schedule=message, limit=limit
+        )
+        _set_span(request, after, until)
+        return to_preview(await self._session.call(self._session.stub.PreviewSchedule, request))
+
+    async def backfill(
+        self,
+        name: str,
+        after: datetime,
+        until: datetime,
+        *,
+        allow_many: bool = False,
+        namespace: str | None = None,
+    ) -> Backfill:
+        """Makes the jobs of past nominal times in `[after, until)` that made none, under the
+        overlap policy. Safe to repeat.
+        """
+        space = self._session.namespace(namespace)
+        request = pb.BackfillScheduleRequest(namespace=space, name=name, allow_many=allow_many)
+        _set_span(request, after, until)
+        answer = await self._session.call(self._session.stub.BackfillSchedule, request)
+        return Backfill(answer.count, answer.waiting, answer.left_out)
+
+    async def get(self, name: str, *, namespace: str | None = None) -> Schedule:
+        request = pb.GetScheduleRequest(namespace=self._session.namespace(namespace), name=name)
+        answer = await self._session.call(self._session.stub.GetSchedule, request)
+        return to_schedule(answer.schedule)
+
+    async def list(self, *, namespace: str | None = None) -> AsyncIterator[Schedule]:
+        """All schedules, by name."""
+        request = pb.ListSchedulesRequest(namespace=self._session.namespace(namespace))
+        while True:
+            page = await self._session.call(self._session.stub.ListSchedules, request)
+            for message in page.schedules:
+                yield to_schedule(message)
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def pause(self, name: str, *, note: str = "", namespace: str | None = None) -> Schedule:
+        """It makes no more jobs until it is resumed."""
+        return await self._set_paused(name, True, note, namespace)
+
+    async def resume(self, name: str, *, namespace: str | None = None) -> Schedule:
+        return await self._set_paused(name, False, "", namespace)
+
+    async def _set_paused(
+        self, name: str, paused: bool, note: str, namespace: str | None
+    ) -> Schedule:
+        request = pb.PauseScheduleRequest(
+            namespace=self._session.namespace(namespace), name=name, paused=paused, note=note
+        )
+        answer = await self._session.call(self._session.stub.PauseSchedule, request)
+        return to_schedule(answer.schedule)
+
+    async def delete(self, name: str, *, namespace: str | None = None) -> None:
+        """Removes the schedule; jobs it has made are not touched."""
+        space = self._session.namespace(namespace)
+        request = pb.DeleteScheduleRequest(namespace=space, name=name)
+        await self._session.call(self._session.stub.DeleteSchedule, request)
+
+
+def _parted(options: ScheduleOptions) -> tuple[Timing, EnqueueOptions]:
+    timing = {key: value for key, value in options.items() if key in TIMING}
+    job = {key: value for key, value in options.items() if key not in TIMING}
+    return cast(Timing, timing), cast(EnqueueOptions, job)
+
+
+def _set_span(request: Message, after: datetime | None, until: datetime | None) -> None:
+    for field, time in (("from", after), ("until", until)):
+        if time is not None:
+            getattr(request, field).CopyFrom(to_timestamp(time, field))
+
+
+def to_preview(message: pb.PreviewScheduleResponse) -> SchedulePreview:
+    return SchedulePreview(
+        times=tuple(map(to_datetime, message.times)),
+        clock_changes=tuple(
+            ClockChange(
+                time=to_datetime(change.time),
+                time_zone=change.time_zone,
+                shift=change.shift.ToTimedelta(),
+                times=tuple(map(to_datetime, change.times)),
+                effect=change.effect,
+            )
+            for change in message.clock_changes
+        ),
+        more=message.more,
+        message=message,
+    )

@@ -1,0 +1,87 @@
+"""Errors from the wire: google.rpc.Status, or a connection that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2 as details  # type: ignore[import-untyped]
+from google.rpc import status_pb2
+
+from jobmesh.errors import CallError, FieldViolation, call_error
+
+if TYPE_CHECKING:
+    from jobmesh.v1.job_pb2 import ItemError
+
+DETAILS_KEY = "grpc-status-details-bin"
+UNREACHABLE = "UNREACHABLE"
+
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+def from_rpc(error: grpc.aio.AioRpcError, address: str, timeout: float) -> CallError:
+    """What a failed call says, as an exception of ours."""
+    code = error.code().name
+    packed = _details(error)
+    if not packed:
+        return _from_transport(code, error.details() or "", address, timeout)
+    info = packed.get("ErrorInfo")
+    bad = packed.get("BadRequest")
+    pace = packed.get("RetryInfo")
+    return call_error(
+        code,
+        error.details() or code,
+        reason=info.reason if info else "",
+        metadata=dict(info.metadata) if info else None,
+        violations=[FieldViolation(v.field, v.description) for v in bad.field_violations]
+        if bad
+        else (),
+        retry_after=pace.retry_delay.ToNanoseconds() / 1e9 if pace else None,
+    )
+
+
+def _details(error: grpc.aio.AioRpcError) -> dict[str, details.ErrorInfo]:
+    """The details of a status by their message's name."""
+    status = status_pb2.Status()
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            status.ParseFromString(value)
+    return {type(detail).__name__: detail for detail in _unpacked(status)}
+
+
+def _unpacked(status: status_pb2.Status) -> Iterator[Message]:
+    for packed in status.details:
+        for kind in (details.ErrorInfo, details.BadRequest, details.RetryInfo):
+            if packed.Is(kind.DESCRIPTOR):
+                detail: Message = kind()
+                packed.Unpack(detail)
+                yield detail
+
+
+def _from_transport(code: str, text: str, address: str, timeout: float) -> CallError:
+    """No service of the mesh said this: gRPC itself did."""
+    if code == "UNAVAILABLE":
+        lost = "failed to connect" not in text
+        what = f"lost the connection to {address}" if lost else f"no mesh answers at {address}"
+        return call_error(code, what, reason=UNREACHABLE)
+    if code == "DEADLINE_EXCEEDED":
+        return call_error(code, f"no answer from {address} within {timeout:g} s")
+    return call_error(code, text or code)
+
+
+def from_item(error: ItemError) -> CallError:
+    """The error of one item of a batch."""
+    return call_error(
+        _CODE_NAMES.get(error.code, "UNKNOWN"),
+        error.message,
+        reason=error.reason,
+        metadata=dict(error.metadata),
+        violations=[FieldViolation(v.field, v.description) for v in error.field_violations],
+    )
+
+
+def is_transient(error: CallError) -> bool:
+    """Whether the same thing may well work a moment later."""
+    return error.status == "UNAVAILABLE" or error.reason in ("OVERLOADED", "SLOW_CONSUMER")

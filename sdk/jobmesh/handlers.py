@@ -1,0 +1,239 @@
+"""Handlers: how a plain function becomes a job type.
+
+    from jobmesh import Context, job
+
+    @job("resize", retries=3, timeout=30)
+    def resize(image: Resize, ctx: Context) -> str: ...
+
+The decorated function stays callable as before. `jobmesh worker --app mymodule` imports the module,
+collects what was decorated and serves those types. There is no global registry: a handler is found
+in the module (or `App`) that was named, so importing two modules never mixes their types.
+
+`async def` handlers run in the worker's event loop and must not block; plain functions run in
+executor processes of their own, one attempt at a time each, so that a busy or crashing one cannot
+stop the worker's heartbeat.
+
+What a handler gets is decided by its annotations: a parameter annotated `Context` gets the context;
+the other one (if any) gets the input: `bytes` as it is, `pathlib.Path` as a file to read (large
+inputs), a dataclass built from JSON, anything else the decoded JSON value. What it returns becomes
+the output: None is empty, bytes stay bytes, a `pathlib.Path` is uploaded as a file, anything else
+becomes JSON (dataclasses too).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+
+from jobmesh.codec import BYTES_TYPE
+from jobmesh.commands import Command, check_limits, check_type
+from jobmesh.errors import HandlerError
+from jobmesh.invocation import parameters_of
+
+if TYPE_CHECKING:
+    from jobmesh.client import AsyncClient, AsyncJobHandle, Client, JobHandle
+    from jobmesh.options import EnqueueOptions
+
+__all__ = [
+    "App",
+    "Command",
+    "HandlerError",
+    "HandlerSpec",
+    "JobFunction",
+    "job",
+    "load_commands",
+    "load_handlers",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerSpec:
+    """What a worker needs to know about one job type."""
+
+    type: str
+    function: Callable[..., Any]
+    #: Retries that `enqueue` of this function asks for (attempts minus one).
+    retries: int = 0
+    #: Seconds an attempt may run; None leaves it to the job or the worker.
+    timeout: float | None = None
+    #: Attempts at once per worker; None lets the worker choose by kind (loop or executor).
+    capacity: int | None = None
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+
+class JobFunction(Generic[P, R]):
+    """A decorated function: callable as before, and known as a job type."""
+
+    def __init__(self, function: Callable[P, R], spec: HandlerSpec) -> None:
+        self.spec = spec
+        self.__wrapped__ = function
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.__wrapped__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.spec.type!r} {self.__module__}.{self.__name__}>"
+
+    def enqueue(
+        self,
+        input: Any = None,
+        *,
+        client: Client | None = None,
+        namespace: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle:
+        """Submits a job of this type: the input is checked here, against the annotation.
+
+        Without a client, the process' shared one is used (JOBMESH_ADDRESS, or the local mesh).
+        """
+        from jobmesh.client import shared_client
+
+        chosen = client or shared_client()
+        return chosen.enqueue(self, input, namespace=namespace, **options)
+
+    async def aenqueue(
+        self,
+        input: Any = None,
+        *,
+        client: AsyncClient,
+        namespace: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> AsyncJobHandle:
+        """The same from a coroutine, through an AsyncClient of its own loop."""
+        return await client.enqueue(self, input, namespace=namespace, **options)
+
+
+def job(
+    type: str | None = None,
+    *,
+    retries: int = 0,
+    timeout: float | None = None,
+    capacity: int | None = None,
+) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
+    """Makes a function the handler of a job type (its own name by default, with '-' for '_')."""
+
+    def decorate(function: Callable[P, R]) -> JobFunction[P, R]:
+        name = type or function.__name__.replace("_", "-")
+        spec = HandlerSpec(name, function, retries, timeout, capacity)
+        _check(spec)
+        return JobFunction(function, spec)
+
+    return decorate
+
+
+def _check(spec: HandlerSpec) -> None:
+    check_type(spec.type)
+    check_limits(spec.type, spec.timeout, spec.capacity)
+    if spec.retries < 0:
+        raise HandlerError(f"job {spec.type!r}: retries must not be negative, not {spec.retries}")
+
+
+@dataclass(slots=True)
+class App:
+    """A named group of handlers, for modules that hold several. `--app mymodule:app` selects it."""
+
+    name: str
+    functions: list[JobFunction[Any, Any]] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+
+    def job(
+        self,
+        type: str | None = None,
+        *,
+        retries: int = 0,
+        timeout: float | None = None,
+        capacity: int | None = None,
+    ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
+        """Like the module's `job`, and adds the function to this app."""
+
+        def decorate(function: Callable[P, R]) -> JobFunction[P, R]:
+            made = job(type, retries=retries, timeout=timeout, capacity=capacity)(function)
+            self.functions.append(made)
+            return made
+
+        return decorate
+
+    def command(
+        self,
+        type: str,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = None,
+        capacity: int | None = None,
+        directory: str = "",
+        environ: Mapping[str, str] | None = None,
+        content_type: str = BYTES_TYPE,
+    ) -> Command:
+        """Has a program serve a job type; see `jobmesh.commands`."""
+        if isinstance(argv, str):
+            raise HandlerError(f"command {type!r}: argv is a list of words: shlex.split(…)")
+        made = Command(
+            type, tuple(argv), timeout, capacity, directory, dict(environ or {}), content_type
+        )
+        self.commands.append(made)
+        return made
+
+
+def load_handlers(app: str) -> dict[str, HandlerSpec]:
+    """Imports `module` or `module:app` and returns its functions by type."""
+    found = _load(app).items()
+    return {type: one.spec for type, one in found if isinstance(one, JobFunction)}
+
+
+def load_commands(app: str) -> dict[str, Command]:
+    """Imports `module` or `module:app` and returns its commands by type."""
+    return {type: one for type, one in _load(app).items() if isinstance(one, Command)}
+
+
+def _load(app: str) -> dict[str, JobFunction[Any, Any] | Command]:
+    module_name, _, attribute = app.partition(":")
+    handlers: dict[str, JobFunction[Any, Any] | Command] = {}
+    for one in _handlers(_import(module_name), attribute):
+        type = one.type if isinstance(one, Command) else one.spec.type
+        if handlers.setdefault(type, one) is not one:
+            raise HandlerError(f"app {app!r} has two handlers of type {type!r}")
+        if isinstance(one, JobFunction):
+            parameters_of(one.spec.function)  # a signature nobody can call is refused here
+    if not handlers:
+        raise HandlerError(f"app {app!r} has no handlers: decorate functions with @jobmesh.job(…)")
+    return handlers
+
+
+def _import(module_name: str) -> object:
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise HandlerError(
+                f"cannot import app module {module_name!r}: "
+                "run from its folder, or put it on PYTHONPATH"
+            ) from error
+        raise
+
+
+def _handlers(module: object, attribute: str) -> Iterator[JobFunction[Any, Any] | Command]:
+    if attribute:
+        app = getattr(module, attribute, None)
+        if not isinstance(app, App):
+            raise HandlerError(f"{attribute!r} in the app module is not a jobmesh.App")
+        yield from app.functions
+        yield from app.commands
+        return
+    for value in vars(module).values():
+        if isinstance(value, JobFunction | Command):
+            yield value
+        elif isinstance(value, App):
+            yield from value.functions
+            yield from value.commands

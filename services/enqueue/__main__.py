@@ -1,0 +1,6 @@
+"""`python -m services.enqueue`."""
+
+from services.enqueue.main import main
+
+if __name__ == "__main__":
+    main()

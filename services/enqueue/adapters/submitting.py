@@ -1,0 +1,56 @@
+"""Handing jobs to an Orchestrator, and being honest about calls that break."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jobmesh.v1 import orchestrator_service_pb2 as pb
+
+from services.enqueue.convert import Submitted
+from services.mesh.errors import DeadlineExceeded, DependencyUnavailable, OutcomeUnknown
+from services.mesh.wire.values import id_texts
+
+if TYPE_CHECKING:
+    # Generated stubs have an async twin for type checkers only.
+    from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceAsyncStub
+
+#: How gRPC says that a call was never sent; everything else may have reached its goal.
+NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing")
+
+
+class Submitter:
+    """Puts jobs. A call that broke off may have been carried out: that is OutcomeUnknown."""
+
+    def __init__(self, orchestrator: OrchestratorServiceAsyncStub) -> None:
+        self._orchestrator = orchestrator
+
+    async def put(self, jobs: Sequence[pb.NewJob]) -> Sequence[pb.PutJobResult]:
+        """One result per job, in order."""
+        return (await self._send(pb.PutJobsRequest(jobs=jobs))).results
+
+    async def put_brief(self, request: pb.PutJobsRequest) -> list[Submitted]:
+        """An id or an error per job, in order."""
+        request.brief = request.columns = True
+        return submitted(await self._send(request), len(request.jobs))
+
+    async def _send(self, request: pb.PutJobsRequest) -> pb.PutJobsResponse:
+        try:
+            return await self._orchestrator.PutJobs(request)
+        except (DependencyUnavailable, DeadlineExceeded) as error:
+            if any(words in error.message for words in NEVER_SENT):
+                raise
+            raise OutcomeUnknown("unknown") from error
+
+
+def submitted(answer: pb.PutJobsResponse, count: int) -> list[Submitted]:
+    """What became of each job of the request, in order."""
+    if not answer.stored:
+        return list(answer.results)
+    outcomes: list[Submitted | None] = [None] * count
+    for group in answer.stored:
+        ids = id_texts(group.job_ids)
+        for place, job_id in zip(list(group.places) or range(count), ids, strict=True):
+            outcomes[place] = job_id
+    rest = iter(answer.results)
+    return [next(rest) if outcome is None else outcome for outcome in outcomes]

@@ -1,0 +1,52 @@
+"""What Enqueue can be told at boot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from services.mesh.config import (
+    EtcdConfig,
+    NatsConfig,
+    OrchestratorConfig,
+    S3Config,
+    ServiceConfig,
+    setting,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnqueueConfig(OrchestratorConfig, S3Config, NatsConfig, EtcdConfig, ServiceConfig):
+    """Settings of `python -m services.enqueue`."""
+
+    listen: str = setting("127.0.0.1:7101", "Where gRPC is served.", kind="address")
+    inline_bytes: int = setting(
+        16_384, "Inputs above this go to the input store.", low=0, high=1_048_576
+    )
+    upload_bytes: int = setting(
+        5 * 1024**3, "Largest input that may be uploaded through this service.", low=1
+    )
+    unknown_types: Literal["refuse", "accept"] = setting(
+        "refuse", "Whether jobs of a type that nobody announced are stored."
+    )
+    reread_seconds: float = setting(
+        2.0,
+        "How often watched jobs are compared with their rows: hints may be lost.",
+        low=0.1,
+    )
+    heartbeat_seconds: float = setting(
+        15.0, "How often an idle watch is told that it is alive.", low=0.1
+    )
+    orphan_hours: float = setting(
+        24.0,
+        "Objects younger than this are never collected; longer than any upload takes to submit.",
+        low=0,
+        high=87_600,
+    )
+    collect_seconds: float = setting(
+        3600.0, "How often the stores are searched for orphaned objects; 0: never.", low=0
+    )
+    collect_dry_run: bool = setting(False, "Only count orphaned objects, and delete none.")
+    watch_backlog: int = setting(
+        10_000, "Events a slow watcher may be behind before it is cut off.", low=1
+    )

@@ -1,0 +1,62 @@
+"""Items that are like one which was checked before.
+
+Holding an item against the rules of the contract costs more than all the rest of its admission, and
+most items of a caller differ in nothing but their input bytes and their key. So what passed is
+remembered by its shape: the item without those two. Of the bytes the contract bounds only the
+length, hence what passed with some bytes passes with fewer; the key is held against its rule here.
+"""
+
+from __future__ import annotations
+
+from buf.validate import validate_pb2
+from jobmesh.v1 import enqueue_service_pb2 as pb
+
+#: Shapes remembered; beyond that all are forgotten, and learned again.
+MOST_SHAPES = 2000
+#: Larger shapes (many labels) are rarely alike.
+LARGEST_SHAPE = 1000
+#: Fields about which the contract's rules, and the time of day, say all there is to check.
+PLAIN = frozenset({"type", "input", "priority", "labels", "retry_policy"})
+
+_KEY = pb.EnqueueItem.DESCRIPTOR.fields_by_name["idempotency_key"]
+LONGEST_KEY: int = _KEY.GetOptions().Extensions[validate_pb2.field].string.max_len
+
+
+class FamiliarItems:
+    """Remembers the shapes that passed every check, and the longest input each passed with."""
+
+    def __init__(self) -> None:
+        self._longest: dict[bytes, int] = {}
+
+    def covers(self, shape: bytes | None, item: pb.EnqueueItem) -> bool:
+        """Whether an item of this shape passes."""
+        return shape is not None and len(item.job.input.data) <= self._longest.get(shape, -1)
+
+    def learn(self, shape: bytes | None, item: pb.EnqueueItem) -> None:
+        """The item passed every check there is."""
+        if shape is None or len(shape) > LARGEST_SHAPE:
+            return
+        if not all(field.name in PLAIN for field, _ in item.job.ListFields()):
+            return
+        if len(self._longest) >= MOST_SHAPES:
+            self._longest.clear()
+        self._longest[shape] = len(item.job.input.data)
+
+
+def shape_of(item: pb.EnqueueItem) -> bytes | None:
+    """The item without what differs from one to the next; None if its key is not in order."""
+    given, key = item.job.input, item.idempotency_key
+    if len(key) > LONGEST_KEY or "\0" in key:
+        return None
+    data = given.data
+    # Taken out and put back: a copy without them would cost as much again.
+    if key:
+        item.idempotency_key = ""
+    if data:
+        given.data = b""
+    shape = item.SerializeToString(deterministic=bool(item.job.labels))
+    if data:
+        given.data = data
+    if key:
+        item.idempotency_key = key
+    return shape

@@ -1,0 +1,78 @@
+"""Attempts, folded from a job's events. They are not stored: the events already say all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum, unique
+
+from services.mesh.jobs.model import JobEvent
+from services.mesh.jobs.retry import Failure, FailureKind
+from services.mesh.jobs.states import Cause
+
+
+@unique
+class Outcome(Enum):
+    """How a dispatch ended."""
+
+    OPEN = "open"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    HANDED_BACK = "handed_back"
+    SNOOZED = "snoozed"
+    SWEPT = "swept"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One dispatch of a job. Dispatches that cost nothing share their number with the next one; the
+    fence differs.
+    """
+
+    number: int
+    fence: int
+    worker_id: str | None
+    dispatch_time: datetime
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    outcome: Outcome = Outcome.OPEN
+    failure: Failure | None = None
+
+
+_ENDINGS = {
+    Cause.SUCCEEDED: Outcome.SUCCEEDED,
+    Cause.LATE_COMMIT: Outcome.SUCCEEDED,
+    Cause.RETRY: Outcome.FAILED,
+    Cause.FAILED: Outcome.FAILED,
+    Cause.HANDED_BACK: Outcome.HANDED_BACK,
+    Cause.SNOOZED: Outcome.SNOOZED,
+    Cause.SWEPT: Outcome.SWEPT,
+    Cause.RESCUED: Outcome.LOST,
+    Cause.CANCELLED: Outcome.CANCELLED,
+}
+
+
+def attempts_from_events(events: Iterable[JobEvent]) -> list[Attempt]:
+    """Fold one job's events, in version order, into its attempts, oldest first."""
+    attempts: list[Attempt] = []
+    for event in events:
+        if event.cause is Cause.CLAIMED:
+            attempts.append(Attempt(event.attempt, event.fence, event.worker_id, event.time))
+        elif attempts and attempts[-1].fence == event.fence:
+            attempts[-1] = _after(attempts[-1], event)
+    return attempts
+
+
+def _after(attempt: Attempt, event: JobEvent) -> Attempt:
+    if event.cause is Cause.STARTED:
+        return replace(attempt, start_time=event.time)
+    ending = _ENDINGS.get(event.cause)
+    if ending is None or (attempt.outcome is not Outcome.OPEN and ending is Outcome.CANCELLED):
+        return attempt  # cancelled while it waited between two attempts: no attempt's doing
+    if event.failure is not None and event.failure.kind is FailureKind.TIMEOUT:
+        ending = Outcome.TIMED_OUT
+    return replace(attempt, end_time=event.time, outcome=ending, failure=event.failure)

@@ -1,0 +1,39 @@
+"""One method of a service, with what the policies remember about it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from prometheus_client import Histogram
+
+from services.mesh.errors import Code
+from services.mesh.telemetry.tracing import NO_SPAN, Span
+
+
+class Method:
+    """A method that is served: its name in parts, and its calls under way."""
+
+    __slots__ = ("checked", "full_name", "in_flight", "name", "seconds", "service")
+
+    def __init__(self, service: str, name: str, *, checked: bool) -> None:
+        self.service, self.name = service, name
+        #: As in spans and metrics: no leading slash.
+        self.full_name = f"{service}/{name}"
+        self.checked = checked
+        self.in_flight = 0
+        #: The duration metric by outcome, looked up once per outcome.
+        self.seconds: dict[Code, Histogram] = {}
+
+
+class Call:
+    """One call under way."""
+
+    __slots__ = ("began", "context", "limit", "method", "span")
+
+    def __init__(self, method: Method, context: Any) -> None:
+        self.method, self.context = method, context
+        self.began = time.perf_counter()
+        self.span: Span = NO_SPAN
+        #: Seconds the handler may take, where the caller set no deadline.
+        self.limit: float | None = None

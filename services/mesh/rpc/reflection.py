@@ -1,0 +1,36 @@
+"""Server reflection under both of its names, so that grpcurl, buf curl and Postman need no protos.
+
+grpcio-reflection serves `grpc.reflection.v1alpha` only. `v1` has the same messages on the wire, so
+the same servicer answers under that name too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import aio as reflection
+
+from services.mesh.runtime import DrainSignal
+
+SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+
+
+def add_reflection(server: grpc.aio.Server, services: Iterable[str], drain: DrainSignal) -> None:
+    """Describe the given services; streams end when the process drains."""
+    servicer: Any = reflection.ReflectionServicer([*services, *SERVICES])
+
+    async def info(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for response in servicer.ServerReflectionInfo(drain.cut(requests), context):
+            yield response
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        info,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    for name in SERVICES:
+        methods = {"ServerReflectionInfo": handler}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))

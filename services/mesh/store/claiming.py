@@ -1,0 +1,211 @@
+"""Dispatch: what is due, and for whom it is taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from services.mesh.jobs.model import (
+    NO_LABELS,
+    BacklogStat,
+    Claimed,
+    JobEvent,
+    Payload,
+    Timeouts,
+)
+from services.mesh.jobs.states import Cause, JobState
+from services.mesh.store.answers import ClaimAnswer, DueTime, Pulse, Slot
+from services.mesh.store.base import Int8
+from services.mesh.store.connection import Row
+from services.mesh.store.rows import payload
+from services.mesh.store.sayings import Saying
+
+#: Jobs at the front of the line, or keys, that a claim by keys looks at.
+KEY_WINDOW = 500
+#: How many windows of keys one claim walks.
+KEY_WALKS = 4
+_FIRST_KEY = UUID(int=0)
+_BEFORE = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Keyed:
+    """A claim under way of a type with a limit per key."""
+
+    type: str
+    worker_id: str
+    per_key: int
+    held: dict[UUID, int]
+    left: int
+    rows: list[Row] = field(default_factory=list)
+    seen: int = 0
+    skipped: bool = False
+    now: datetime = _BEFORE
+
+    def params(self) -> dict[str, object]:
+        held = {str(key): count for key, count in self.held.items()}
+        return {
+            "type": self.type,
+            "worker_id": self.worker_id,
+            "limit": Int8(self.left),
+            "per_key": Int8(self.per_key),
+            "held": json.dumps(held),
+            "window": Int8(KEY_WINDOW),
+        }
+
+    def add(self, claimed: list[Row], seen: int, picked: int) -> None:
+        """Take note of what one statement brought."""
+        self.rows += claimed
+        self.left -= len(claimed)
+        self.seen = seen
+        self.skipped = self.skipped or seen > picked
+        for row in claimed:
+            if (key := row[-1]) is not None:
+                self.held[key] = self.held.get(key, 0) + 1
+
+
+class Claiming(Saying):
+    """Finds and takes due jobs."""
+
+    #: By type, where the walk from key to key stopped.
+    _walked: dict[str, UUID]
+
+    async def claim(
+        self,
+        type: str,
+        worker_id: str,
+        limit: int,
+        ahead: timedelta = timedelta(0),
+        recent: timedelta | None = None,
+    ) -> ClaimAnswer:
+        """Take up to `limit` jobs that are due, or will be `ahead`, for a worker; with `recent`
+        only such as have not been due for longer.
+        """
+        rows: list[Row] = []
+        params = {"type": type, "worker_id": worker_id, "ahead": ahead, "recent": recent}
+        while True:
+            found = await self._fetch("claim", params | {"limit": Int8(limit - len(rows))})
+            claimed = [row[2:] for row in found if row[2] is not None]
+            # Places that outlived their jobs were taken too: others may be due behind them.
+            stale = found[0][0] > len(claimed)
+            rows += claimed
+            if not stale or len(rows) >= limit:
+                break
+        stored = await self._checkpoints([row[0] for row in rows if row[-1]])
+        # The update gives them back in its own order: by priority, due time, id again.
+        rows.sort(key=lambda row: (-row[5], row[6], row[0].int))
+        return ClaimAnswer(
+            [_claimed(type, row, stored.get(row[0])) for row in rows],
+            [_claimed_event(type, worker_id, row) for row in rows],
+            found[0][1],
+        )
+
+    async def claim_keyed(
+        self, type: str, worker_id: str, limit: int, per_key: int, held: Mapping[UUID, int]
+    ) -> ClaimAnswer:
+        """Take up to `limit` due jobs for a worker, of each key only as many as it has room."""
+        call = _Keyed(type, worker_id, per_key, dict(held), limit)
+        await self._take_keyed(call, "claim_keyed", {})
+        # The front of the line may be full of keys without room: look behind them.
+        more = call.left > 0 and call.seen >= KEY_WINDOW and await self._look_behind(call)
+        rows = sorted(call.rows, key=lambda row: (-row[5], row[6], row[0].int))
+        stored = await self._checkpoints([row[0] for row in rows if row[-2]])
+        return ClaimAnswer(
+            [
+                replace(_claimed(type, row[:-1], stored.get(row[0])), limit_key=row[-1])
+                for row in rows
+            ],
+            [_claimed_event(type, worker_id, row) for row in rows],
+            call.now,
+            skipped=call.left > 0 and call.skipped,
+            more=more,
+        )
+
+    async def _look_behind(self, call: _Keyed) -> bool:
+        """Walk from key to key, on from where the last walk stopped; whether there are more."""
+        first = last = self._walked.pop(call.type, _FIRST_KEY)
+        for _ in range(KEY_WALKS):
+            found = await self._take_keyed(call, "claim_keyed_behind", {"after": last})
+            if found is None:
+                # The end. What comes before the first was not looked at this time.
+                return first != _FIRST_KEY
+            last = found
+            if not call.left:
+                break
+        self._walked[call.type] = last
+        return True
+
+    async def _take_keyed(
+        self, call: _Keyed, statement: str, more: dict[str, object]
+    ) -> UUID | None:
+        stale, last = True, None
+        while stale and call.left:
+            found = await self._fetch(statement, call.params() | more)
+            taken, call.now, seen, picked, last = found[0][:5]
+            claimed = [row[5:] for row in found if row[5] is not None]
+            stale = taken > len(claimed)
+            call.add(claimed, seen, picked)
+        return last
+
+    async def pulse(
+        self,
+        start: datetime | None = None,
+        width: timedelta = timedelta(0),
+        limit: int = 1000,
+        dispatch: timedelta = timedelta(0),
+    ) -> Pulse:
+        """What there is to do: in the slot that begins at `start`, or at the shard's now; and
+        otherwise. Dispatches older than `dispatch` are overdue.
+        """
+        params = {"start": start, "width": width, "limit": Int8(limit), "dispatch": dispatch}
+        ((now, types, times, counts, *rest),) = await self._fetch("pulse", params)
+        due_times = list(map(DueTime, types or (), times or (), counts or ()))
+        begin = now if start is None else start
+        end = begin + width
+        if len(due_times) == limit:
+            # The page may have cut the last instant in two: the next slot begins with it again.
+            end = max(due_times[-1].due_time, begin + timedelta(microseconds=1))
+        return Pulse(Slot(now, begin, end, due_times), *rest)
+
+    async def backlog(self, cap: int = 10_000) -> list[BacklogStat]:
+        """The load per type."""
+        rows = await self._fetch("backlog", {"cap": Int8(cap)})
+        return [
+            BacklogStat(type_, due, due >= cap, age or timedelta(0), dispatched, running, upcoming)
+            for type_, due, age, dispatched, running, upcoming in rows
+        ]
+
+
+def _claimed(type_: str, row: Row, checkpoint: Payload | None) -> Claimed:
+    (job_id, namespace, _, fence, attempt, priority, due_time, create_time, dispatch_time) = row[:9]
+    attempts, timeouts, labels, traceparent, schedule_id, nominal_time = row[9:15]
+    data, kind, ref, total_end, _ = row[15:]
+    return Claimed(
+        job_id,
+        namespace,
+        type_,
+        fence,
+        attempt,
+        attempts or 1,
+        priority,
+        due_time,
+        create_time,
+        dispatch_time,
+        Timeouts.from_json(timeouts),
+        payload(kind, ref, None if data is None else len(data), data),
+        labels or NO_LABELS,
+        traceparent,
+        schedule_id,
+        nominal_time,
+        None if total_end is None else total_end - dispatch_time,
+        checkpoint,
+    )
+
+
+def _claimed_event(type_: str, worker_id: str, row: Row) -> JobEvent:
+    job_id, namespace, version, fence, attempt = row[:5]
+    what = (job_id, version, JobState.DISPATCHED, Cause.CLAIMED, row[8], attempt, fence, worker_id)
+    return JobEvent(*what, None, None, None, namespace, type_)

@@ -1,0 +1,104 @@
+"""How jobs end, or come back, by other hands than their workers': cancel, sweep, rescue, expire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from services.mesh.jobs.model import JobEvent
+from services.mesh.jobs.retry import TOTAL_TIMEOUT, Failure, FailureKind
+from services.mesh.jobs.states import IN_FLIGHT, Cause, JobState
+from services.mesh.store.answers import CancelAnswer, CancelOutcome, CancelResult, InFlight
+from services.mesh.store.arrays import Texts, Uuids
+from services.mesh.store.base import Int8
+from services.mesh.store.connection import Row
+from services.mesh.store.reporting import Reporting
+from services.mesh.store.rows import STATES, to_json
+from services.mesh.store.settling import Standing, settle_rescued, settle_swept
+
+TOTAL_OVER = Failure(
+    TOTAL_TIMEOUT, "the job's total time was over while it waited", kind=FailureKind.TIMEOUT
+)
+
+
+class Ending(Reporting):
+    """Ends jobs from outside, and takes lost ones back."""
+
+    async def cancel(
+        self, ids: Sequence[UUID], reason: str = "", namespace: str | None = None
+    ) -> CancelAnswer:
+        """Cancel jobs at once; the answers are in the order of the ids."""
+        ordered = Uuids(sorted(set(ids), key=lambda job_id: job_id.int))
+        params = {"ids": ordered, "namespace": namespace, "note": reason or None}
+        rows = {row[0]: row for row in await self._fetch("cancel", params)}
+        states: dict[UUID, int] = {}
+        if missed := [job_id for job_id in ids if job_id not in rows]:
+            params = {"ids": Uuids(missed), "namespace": namespace}
+            states = dict(await self._fetch("states", params))
+        results = [cancel_result(job_id, rows.get(job_id), states.get(job_id)) for job_id in ids]
+        return CancelAnswer(results, [cancelled_event(row, reason) for row in rows.values()])
+
+    async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:
+        """Dispatches that nobody started for so long."""
+        params = {"age": older_than, "limit": Int8(limit)}
+        return [InFlight(*row) for row in await self._fetch("overdue_dispatches", params)]
+
+    async def sweep(self, dispatches: Sequence[tuple[UUID, int]]) -> list[JobEvent]:
+        """Take lost dispatches back, unless they have moved on."""
+        return await self.settle([settle_swept(job_id, fence) for job_id, fence in dispatches])
+
+    async def inflight_workers(self) -> list[str]:
+        """The workers that hold jobs, by the rows."""
+        return [row[0] for row in await self._fetch("inflight_workers")]
+
+    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> list[JobEvent]:
+        """Take back the jobs of workers without a lease."""
+        if not worker_ids:
+            return []
+        params = {"workers": Texts(list(worker_ids)), "limit": Int8(limit)}
+        rows = await self._fetch("held_by", params)
+        left = [(row[0], row[1]) for row in rows if not row[2]]
+        if left:
+            ids, workers = zip(*left, strict=True)
+            await self._fetch("let_go", {"ids": Uuids(ids), "workers": Texts(workers)})
+        return await self.settle(
+            [
+                settle_rescued(row[0], row[3], Standing.from_row(row[4:]), self._random)
+                for row in rows
+                if row[2]
+            ]
+        )
+
+    async def expire_overdue(self, limit: int = 1000) -> list[JobEvent]:
+        """End the jobs that waited past their expire time or their total time."""
+        params = {"limit": Int8(limit), "failure": to_json(TOTAL_OVER)}
+        rows = await self._fetch("expire_overdue", params)
+        rows += await self._fetch("expire_blocked", {"limit": Int8(limit)})
+        return [_expired_event(row) for row in rows]
+
+
+def cancel_result(job_id: UUID, row: Row | None, state: int | None) -> CancelResult:
+    if row is not None:
+        held = row[4] in IN_FLIGHT
+        worker_id, fence = (row[7], row[6]) if held else (None, 0)
+        return CancelResult(job_id, CancelOutcome.CANCELLED, JobState.CANCELLED, worker_id, fence)
+    if state is None:
+        return CancelResult(job_id, CancelOutcome.NOT_FOUND, None)
+    return CancelResult(job_id, CancelOutcome.ALREADY_TERMINAL, STATES[state])
+
+
+def cancelled_event(row: Row, reason: str) -> JobEvent:
+    job_id, namespace, type_, version, _, attempt, fence, worker_id, end_time, awaited = row
+    what = (job_id, version, JobState.CANCELLED, Cause.CANCELLED, end_time)
+    who = (attempt, fence, worker_id)
+    note = reason or None
+    return JobEvent(*what, *who, None, None, note, namespace, type_, awaited=bool(awaited))
+
+
+def _expired_event(row: Row) -> JobEvent:
+    job_id, namespace, type_, version, attempt, fence, worker_id, end_time, state, awaited, _ = row
+    what = (job_id, version, STATES[state], Cause.EXPIRED, end_time)
+    failure = TOTAL_OVER if state == JobState.FAILED else None
+    who = (attempt, fence, worker_id)
+    return JobEvent(*what, *who, None, failure, None, namespace, type_, awaited=bool(awaited))

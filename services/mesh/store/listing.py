@@ -1,0 +1,135 @@
+"""Composes the statements of lists and counts: only the conditions that were asked for, so that a
+plan exists.
+
+A list is walked newest first in the order of ids, by the index that fits the filter best. Numbers
+are written into the statement (they come from enums), because a partial index is used only when the
+planner can see that its condition holds; all else is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from services.mesh.jobs.ids import first_id_at
+from services.mesh.jobs.model import JobFilter
+from services.mesh.jobs.states import IN_FLIGHT, UNSUCCESSFUL, JobState
+from services.mesh.store.arrays import Texts
+from services.mesh.store.queries import Queries, Query
+
+# Ids are dated by whoever minted them, rows by the shard. A time filter walks the ids with this
+# much room for the difference, and then looks at the rows.
+_SKEW = timedelta(hours=1)
+
+Condition = tuple[str, dict[str, object]]
+
+_TERM = (
+    "(SELECT job_id AS id FROM job_terms WHERE namespace = %(namespace)s"
+    " AND name = {name} AND value = {value}) AS t JOIN jobs j USING (id)"
+)
+
+
+def list_query(
+    queries: Queries, jobs: JobFilter, before: UUID | None, limit: int, payloads: bool
+) -> tuple[Query, dict[str, object]]:
+    """The statement for one page and its parameters."""
+    conditions, params = _conditions(jobs, before)
+    columns = queries.fragments["job_columns"]
+    bytes_ = "j.input, j.output" if payloads else "NULL::bytea, NULL::bytea"
+    sql = (
+        f"SELECT {columns}, {bytes_} FROM {_source(jobs)} "
+        f"WHERE {' AND '.join(conditions) or 'true'} ORDER BY j.id DESC LIMIT {int(limit)}"
+    )
+    return Query("list_jobs", sql, writes=False, prepared=False), params
+
+
+def match_query(
+    jobs: JobFilter, before: UUID | None, limit: int
+) -> tuple[Query, dict[str, object]]:
+    """The statement for a page of ids, newest first."""
+    conditions, params = _conditions(jobs, before)
+    sql = (
+        f"SELECT j.id FROM {_source(jobs)} "
+        f"WHERE {' AND '.join(conditions) or 'true'} ORDER BY j.id DESC LIMIT {int(limit)}"
+    )
+    return Query("match_jobs", sql, writes=False, prepared=False), params
+
+
+def count_query(jobs: JobFilter) -> tuple[Query, dict[str, object]]:
+    """The statement that counts jobs by state."""
+    conditions, params = _conditions(jobs, None)
+    source = _source(jobs)
+    if jobs.states == {JobState.SCHEDULED} and not jobs.labels:
+        source = "queue q JOIN jobs j ON j.id = q.job_id AND j.type = q.type"
+    sql = (
+        f"SELECT j.state, count(*) FROM {source} "
+        f"WHERE {' AND '.join(conditions) or 'true'} GROUP BY j.state"
+    )
+    return Query("count_jobs", sql, writes=False, prepared=False), params
+
+
+def _source(jobs: JobFilter) -> str:
+    """What the list walks: the shortest list that holds all it asks for."""
+    if jobs.states and jobs.states <= IN_FLIGHT:
+        return "in_flight f JOIN jobs j ON j.id = f.job_id"
+    if jobs.states == {JobState.BLOCKED}:
+        return "blocked b JOIN jobs j ON j.id = b.job_id"
+    if jobs.namespace is None:
+        return "jobs j"
+    if jobs.labels:
+        return _TERM.format(name="%(label_name)s", value="%(label_value)s")
+    if jobs.states and jobs.states <= UNSUCCESSFUL:
+        return _TERM.format(name="'~unsuccessful'", value="''")
+    return "jobs j"
+
+
+def _conditions(jobs: JobFilter, before: UUID | None) -> tuple[list[str], dict[str, object]]:
+    conditions: list[str] = []
+    params: dict[str, object] = {}
+    for condition, values in (*_by_content(jobs), *_by_time(jobs, before)):
+        conditions.append(condition)
+        params |= values
+    return conditions, params
+
+
+def _by_content(jobs: JobFilter) -> Iterator[Condition]:
+    if jobs.namespace is not None:
+        yield "j.namespace = %(namespace)s", {"namespace": jobs.namespace}
+    if jobs.states:
+        yield f"j.state IN ({_numbers(jobs.states)})", {}
+    if len(jobs.types) == 1:
+        yield "j.type = %(type)s", {"type": next(iter(jobs.types))}
+    elif jobs.types:
+        yield "j.type = ANY(%(types)b)", {"types": Texts(sorted(jobs.types))}
+    if jobs.labels:
+        name, value = next(iter(jobs.labels.items()))
+        labels = {"labels": Jsonb(dict(jobs.labels)), "label_name": name, "label_value": value}
+        yield "j.labels @> %(labels)s", labels
+    if jobs.schedule_id is not None:
+        yield "j.schedule_id = %(schedule_id)s", {"schedule_id": jobs.schedule_id}
+    if jobs.redriven is not None:
+        yield f"j.redrive_id IS {'NOT ' if jobs.redriven else ''}NULL", {}
+
+
+def _by_time(jobs: JobFilter, before: UUID | None) -> Iterator[Condition]:
+    if jobs.created_after is not None:
+        first_id = first_id_at(_milliseconds(jobs.created_after - _SKEW))
+        yield "j.create_time >= %(created_after)s", {"created_after": jobs.created_after}
+        yield "j.id >= %(first_id)s", {"first_id": first_id}
+    if jobs.created_before is not None:
+        last_id = first_id_at(_milliseconds(jobs.created_before + _SKEW))
+        yield "j.create_time < %(created_before)s", {"created_before": jobs.created_before}
+        before = last_id if before is None else min(before, last_id)
+    if before is not None:
+        yield "j.id < %(before)s", {"before": before}
+
+
+def _numbers(states: Iterable[JobState]) -> str:
+    return ", ".join(str(int(state)) for state in sorted(states))
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)

@@ -1,0 +1,137 @@
+"""Forgetting: jobs that ended long ago, with all that belongs to them, and the order's old end.
+
+Ended jobs are found by walking ids, which are in the order of their making. A walk begins at the
+oldest job and ends at the youngest that may be over, so that it never touches what is young, needs
+no index by end time (whose entries every transition would have to write), and meets again only the
+few that are kept for longer. Types that are kept for less long than others have walks of their own,
+over the index that lists use.
+
+Each call is one statement over a bounded number of rows; the caller sets the pace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from services.mesh.jobs.ids import first_id_at
+from services.mesh.jobs.states import TERMINAL
+from services.mesh.jobs.type_settings import Retention, RetentionRules
+from services.mesh.store.answers import OutputReference, PurgeStep
+from services.mesh.store.arrays import Texts, Uuids
+from services.mesh.store.base import Int8, ShardBase
+
+_FIRST = UUID(int=0)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(slots=True)
+class Walk:
+    """A walk under way: over all jobs, or those of one type in one namespace."""
+
+    shortest: timedelta
+    type: str = ""
+    namespace: str = ""
+    after: UUID = _FIRST
+
+
+@dataclass(slots=True)
+class _Round:
+    """One time round: the walks that are left, and the rules they go by."""
+
+    keep: str
+    walks: list[Walk] = field(default_factory=list)
+
+
+class Purging(ShardBase):
+    """Deletes what was kept for long enough."""
+
+    _round: _Round | None = None
+
+    async def purge_order(self, older_than: timedelta, limit: int = 1000) -> int:
+        """Shorten the order of events; how many entries went."""
+        params = {"age": older_than, "limit": Int8(limit)}
+        return int((await self._fetch("purge_order", params))[0][0])
+
+    async def purge_jobs(self, rules: RetentionRules, limit: int = 500) -> PurgeStep:
+        """The next step of the walk over ended jobs."""
+        if self._round is None:
+            self._round = await self._begin(rules)
+        walk = self._round.walks[0]
+        now = (await self._fetch("probe"))[0][0]
+        until = first_id_at(round((now - walk.shortest).timestamp() * 1000) + 1)
+        params = {
+            "keep": self._round.keep,
+            "after": walk.after,
+            "until": until,
+            "limit": Int8(limit),
+        }
+        if walk.type:
+            params |= {"type": walk.type, "namespace": walk.namespace}
+        name = "purge_type" if walk.type else "purge_jobs"
+        gone, last, seen = (await self._fetch(name, params))[0]
+        walk.after = last
+        if seen < limit:
+            self._round.walks.pop(0)
+        done = not self._round.walks
+        if done:
+            self._round = None
+        return PurgeStep(gone, seen, done)
+
+    async def purge_names(self, limit: int = 1000) -> int:
+        """Forget names of schedules that nothing refers to any more; how many."""
+        params = {"after": _FIRST, "limit": Int8(limit)}
+        return len(await self._fetch("purge_names", params))
+
+    async def input_references(self, keys: Sequence[str]) -> set[str]:
+        """Those of the keys that a job or a schedule refers to."""
+        return {row[0] for row in await self._fetch("input_references", {"keys": Texts(keys)})}
+
+    async def output_references(self, ids: Sequence[UUID]) -> list[OutputReference]:
+        """Where the jobs that exist stand."""
+        rows = await self._fetch("output_references", {"ids": Uuids(list(set(ids)))})
+        return [OutputReference(*row) for row in rows]
+
+    async def _begin(self, rules: RetentionRules) -> _Round:
+        walks = [Walk(_shortest(rules.mesh, rules.mesh))]
+        shorter = list(_shorter(rules))
+        if shorter:
+            spaces = [row[0] for row in await self._fetch("namespaces")]
+            walks += [Walk(span, type_, space) for type_, span in shorter for space in spaces]
+        return _Round(_document(rules), walks)
+
+
+def _shorter(rules: RetentionRules) -> Iterator[tuple[str, timedelta]]:
+    """The types of which jobs may go before any other's do."""
+    usual = _shortest(rules.mesh, rules.mesh)
+    for type_, retention in rules.types.items():
+        span = _shortest(retention, rules.mesh)
+        if span < usual:
+            yield type_, span
+
+
+def _shortest(retention: Retention, mesh: Retention) -> timedelta:
+    spans = (_kept(retention, mesh, int(state)) for state in TERMINAL)
+    return min(spans) * _MILLISECOND
+
+
+def _kept(retention: Retention, mesh: Retention, state: int) -> int:
+    """Milliseconds."""
+    for rules in (retention, mesh):
+        span = rules.by_state()[state]
+        if span is not None:
+            return span // _MILLISECOND
+    raise ValueError("the mesh says how long each state is kept")
+
+
+def _document(rules: RetentionRules) -> str:
+    every: Mapping[str, Retention] = {"": rules.mesh} | dict(rules.types)
+    return json.dumps(
+        {
+            type_: {str(int(state)): _kept(one, rules.mesh, int(state)) for state in TERMINAL}
+            for type_, one in every.items()
+        }
+    )

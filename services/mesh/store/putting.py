@@ -1,0 +1,163 @@
+"""New jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from psycopg.errors import UniqueViolation
+
+from services.mesh.errors import StaleEpoch
+from services.mesh.jobs.model import NO_TIMEOUTS, JobEvent, NewJob
+from services.mesh.jobs.states import Cause, JobState
+from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
+from services.mesh.store.arrays import Blobs, Smallints, Texts, Times, Uuids, milliseconds
+from services.mesh.store.base import Int8, ShardBase
+from services.mesh.store.connection import Row
+from services.mesh.store.rows import STATES, labels_to_json, to_json
+
+_ROUNDS = 3
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Putting(ShardBase):
+    """Writes new jobs."""
+
+    async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        """Write new jobs, in one statement unless some exist already."""
+        if not any(job.idempotency_key for job in jobs):
+            try:
+                return await self._put_new(jobs, epoch)
+            except UniqueViolation:
+                pass  # a repeated call: nothing was stored, look at each job
+        return await self._put_each(jobs, epoch)
+
+    async def _put_new(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        rows = await self._fetch("put_new_jobs", put_params(jobs, epoch))
+        now = admitted(rows, epoch)
+        due_times = [due_time_of(job, now) for job in jobs]
+        pairs = list(zip(jobs, due_times, strict=True))
+        return PutAnswer(
+            [_created(job, due_time, now) for job, due_time in pairs],
+            lambda: [created_event(job, due_time, now) for job, due_time in pairs],
+        )
+
+    async def _put_each(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        results: dict[int, PutResult] = {}
+        events: list[JobEvent] = []
+        # All writers take the same keys in the same order, or two could wait for each other.
+        in_order = sorted(range(len(jobs)), key=lambda place: _key_of(jobs[place]))
+        # What was in the way and is gone again (purged meanwhile) goes round once more.
+        for _ in range(_ROUNDS):
+            missing = [place for place in in_order if place not in results]
+            if not missing:
+                break
+            batch = [jobs[place] for place in missing]
+            rows = await self._fetch("put_jobs", put_params(batch, epoch))
+            now, stored = admitted(rows, epoch), stored_due_times(rows)
+            for place in missing:
+                due_time = stored.pop(jobs[place].id, None)
+                if due_time is not None:
+                    results[place] = _created(jobs[place], due_time, now)
+                    events.append(created_event(jobs[place], due_time, now))
+            if refused := [place for place in missing if place not in results]:
+                results |= await self._find_existing(jobs, refused)
+        return PutAnswer([results[place] for place in range(len(jobs))], lambda: events)
+
+    async def _find_existing(
+        self, jobs: Sequence[NewJob], places: Sequence[int]
+    ) -> dict[int, PutResult]:
+        wanted = [jobs[place] for place in places]
+        params = {
+            "ids": Uuids([job.id for job in wanted]),
+            "namespaces": Texts([job.namespace for job in wanted]),
+            "keys": Texts([job.idempotency_key for job in wanted]),
+        }
+        found: dict[int, PutResult] = {}
+        for ordinal, *row in await self._fetch("find_existing", params):
+            place = places[ordinal - 1]
+            # The row under the job's own id comes first, and wins: it is a repeated call.
+            found.setdefault(place, existing_result(jobs[place], row))
+        return found
+
+
+def _key_of(job: NewJob) -> tuple[str, str]:
+    return job.namespace, job.idempotency_key or ""
+
+
+def due_time_of(job: NewJob, now: datetime) -> datetime:
+    """When a job is due that was stored at `now`, as the statement reckons it."""
+    if job.due_time is None and job.delay is None:
+        return now
+    delay = timedelta(0) if job.delay is None else job.delay // _MILLISECOND * _MILLISECOND
+    return max(now + delay, job.due_time or now)
+
+
+def stored_due_times(rows: Sequence[Row]) -> dict[UUID, datetime]:
+    """What `put_jobs` stored: due times by id."""
+    return {row[2]: row[3] for row in rows if row[2] is not None}
+
+
+def put_params(jobs: Sequence[NewJob], epoch: int) -> dict[str, object]:
+    """The columns of a batch of new jobs."""
+    plain = [job.timeouts is NO_TIMEOUTS for job in jobs]
+    return {
+        "epoch": Int8(epoch),
+        "ids": Uuids([job.id for job in jobs]),
+        "namespaces": Texts([job.namespace for job in jobs]),
+        "types": Texts([job.type for job in jobs]),
+        "priorities": Smallints([job.priority for job in jobs]),
+        "due_times": Times([job.due_time for job in jobs]),
+        "delays": milliseconds([job.delay for job in jobs]),
+        "expire_times": Times([job.expire_time for job in jobs]),
+        "start_timeouts": milliseconds([job.timeouts.start for job in jobs]),
+        "timeouts": Texts(
+            [None if no else to_json(j.timeouts) for no, j in zip(plain, jobs, strict=True)]
+        ),
+        "retries": Texts([to_json(job.retry) for job in jobs]),
+        "labels": Texts([labels_to_json(job.labels) for job in jobs]),
+        "inputs": Blobs([job.input.data for job in jobs]),
+        "input_types": Texts([job.input.content_type or None for job in jobs]),
+        "input_refs": Texts([to_json(job.input.ref) for job in jobs]),
+        "keys": Texts([job.idempotency_key for job in jobs]),
+        "hashes": Blobs([job.request_hash for job in jobs]),
+        "traceparents": Texts([job.traceparent for job in jobs]),
+        "schedule_ids": Uuids([job.schedule_id for job in jobs]),
+        "nominal_times": Times([job.nominal_time for job in jobs]),
+        "origin_ids": Uuids([job.origin_id for job in jobs]),
+        "concurrency_keys": Texts([job.concurrency_key for job in jobs]),
+    }
+
+
+def created_event(
+    job: NewJob, due_time: datetime, now: datetime, state: JobState = JobState.SCHEDULED
+) -> JobEvent:
+    """The first event of a job, as the statement wrote it."""
+    cause = Cause.CREATED if job.origin_id is None else Cause.REDRIVEN
+    due = due_time if state is JobState.SCHEDULED else None
+    place = (job.id, 1, state, cause, now, 0, 0, None, due)
+    return JobEvent(*place, None, None, job.namespace, job.type, job.labels)
+
+
+def admitted(rows: Sequence[Row], epoch: int) -> datetime:
+    """The shard's now, if it takes writers with this map; else StaleEpoch."""
+    in_force, now = rows[0][:2]
+    if in_force > epoch:
+        raise StaleEpoch(in_force)
+    return cast(datetime, now)
+
+
+def _created(job: NewJob, due_time: datetime, now: datetime) -> PutResult:
+    return PutResult(
+        PutOutcome.CREATED, job.id, JobState.SCHEDULED, 1, due_time, now, due_time <= now
+    )
+
+
+def existing_result(job: NewJob, row: Sequence[Any]) -> PutResult:
+    """The answer for a job that met another one: the same request, or a conflict."""
+    job_id, request_hash, state, version, due_time, create_time = row
+    same = job_id == job.id or request_hash == job.request_hash
+    outcome = PutOutcome.EXISTING if same else PutOutcome.CONFLICT
+    return PutResult(outcome, job_id, STATES[state], version, due_time, create_time, False)

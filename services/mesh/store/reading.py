@@ -1,0 +1,85 @@
+"""Reading jobs and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
+
+from services.mesh.jobs.model import EventFilter, JobEvent, JobFilter, JobRecord, Position
+from services.mesh.jobs.states import JobState
+from services.mesh.store.answers import EventPage
+from services.mesh.store.arrays import Integers, Uuids
+from services.mesh.store.base import Int8, ShardBase
+from services.mesh.store.connection import Row
+from services.mesh.store.listing import count_query, list_query, match_query
+from services.mesh.store.rows import STATES, job_event, job_record
+
+
+class Reading(ShardBase):
+    """Reads jobs and events."""
+
+    async def get_jobs(self, ids: Sequence[UUID], payloads: bool = False) -> list[JobRecord]:
+        """The jobs that exist, in no particular order."""
+        name = "get_full_jobs" if payloads else "get_jobs"
+        rows = await self._fetch(name, {"ids": Uuids(list(set(ids)))})
+        return [job_record(row) for row in rows]
+
+    async def list_jobs(
+        self, jobs: JobFilter, before: UUID | None, limit: int, payloads: bool = False
+    ) -> list[JobRecord]:
+        """A page of jobs, newest first."""
+        query, params = list_query(self._queries, jobs, before, limit, payloads)
+        return [job_record(row) for row in await self._connections.fetch(query, params)]
+
+    async def match_jobs(self, jobs: JobFilter, before: UUID | None, limit: int) -> list[UUID]:
+        """A page of ids, newest first."""
+        query, params = match_query(jobs, before, limit)
+        return [row[0] for row in await self._connections.fetch(query, params)]
+
+    async def count_jobs(self, jobs: JobFilter) -> dict[JobState, int]:
+        """How many jobs are in each state that has some."""
+        query, params = count_query(jobs)
+        return {STATES[row[0]]: row[1] for row in await self._connections.fetch(query, params)}
+
+    async def versions(self, ids: Sequence[UUID]) -> dict[UUID, int]:
+        """The newest version of each job that exists."""
+        return dict(await self._fetch("versions", {"ids": Uuids(list(set(ids)))}))
+
+    async def events_after(
+        self, cursors: Sequence[tuple[UUID, int]], limit: int = 10_000
+    ) -> list[JobEvent]:
+        """The events of jobs after `(job id, version)`, by job and version."""
+        params = {
+            "ids": Uuids([job_id for job_id, _ in cursors]),
+            "versions": Integers([version for _, version in cursors]),
+            "limit": Int8(limit),
+        }
+        return [job_event(row) for row in await self._fetch("events_after", params)]
+
+    async def events_since(
+        self, after: Position | None, limit: int, wanted: EventFilter | None = None
+    ) -> EventPage:
+        """The shard's events after a position; None begins at the horizon, with no events."""
+        if after is None:
+            rows = await self._fetch("horizon")
+            horizon, next_xid = rows[0]
+            return EventPage([], Position(horizon, 0), False, False, next_xid)
+        params = {"xid": str(after.xid), "limit": Int8(limit)}
+        rows = await self._fetch("events_since", params)
+        horizon, purged, next_xid = rows[0][:3]
+        sizes = {row[3]: row[4] for row in rows if row[3] is not None}
+        # Whole transactions until there are enough events: the next page begins after the last.
+        more = sum(sizes.values()) >= limit
+        return EventPage(
+            [event for event in _events(rows, after) if wanted is None or wanted.matches(event)],
+            Position(max(sizes) + 1, 0) if more else max(after, Position(horizon, 0)),
+            more=more,
+            truncated=purged > 0 and after.xid <= purged,
+            next_xid=next_xid,
+        )
+
+
+def _events(rows: Iterable[Row], after: Position) -> Iterator[JobEvent]:
+    for row in rows:
+        if row[5] is not None and (place := Position(row[3], row[5])) > after:
+            yield job_event(row[6:], place)

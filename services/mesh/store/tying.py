@@ -1,0 +1,180 @@
+"""New jobs that are tied to others: they wait for some, or hold a key that only one may hold.
+
+At most one live job holds a unique key. The key's row is written with its job and deleted by the
+statement that ends it, so the database decides every race: of two submissions one gets the row, and
+one that comes while the holder ends waits for that to be committed. A submission that did not get
+the key looks at the holder; should that be gone by then, it goes round again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from services.mesh.errors import ShardUnavailable
+from services.mesh.jobs.model import NO_LABELS, JobEvent, NewJob
+from services.mesh.jobs.states import Cause, JobState
+from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
+from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
+from services.mesh.store.arrays import Smallints, Texts, Uuids, milliseconds, milliseconds_of
+from services.mesh.store.connection import Row
+from services.mesh.store.putting import Putting, admitted, created_event, put_params
+from services.mesh.store.rows import STATES, dependencies_to_json, labels_to_json, to_json
+
+#: How often a submission goes round while the holders of its key come and go.
+_ROUNDS = 20
+_NO_TIES = Ties()
+
+
+class Tying(Putting):
+    """Writes new jobs with ties."""
+
+    async def put_tied_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        """Write new jobs with dependencies or unique keys; the answers are in their order."""
+        results: dict[int, PutResult] = {}
+        events: list[JobEvent] = []
+        # All writers take the same keys in the same order, or two could wait for each other.
+        in_order = sorted(range(len(jobs)), key=lambda place: _keys_of(jobs[place]))
+        for _ in range(_ROUNDS):
+            missing = [place for place in in_order if place not in results]
+            if not missing:
+                return PutAnswer([results[place] for place in range(len(jobs))], events)
+            stored = await self._put_tied([jobs[place] for place in missing], epoch)
+            for place in missing:
+                if (row := stored.get(jobs[place].id)) is not None:
+                    results[place], event = _created(jobs[place], row)
+                    events.append(event)
+            if refused := [place for place in missing if place not in results]:
+                results |= await self._find_existing(jobs, refused)
+                held = [place for place in refused if place not in results]
+                events += await self._answer_held(jobs, held, results)
+        raise ShardUnavailable(self._connections.shard)
+
+    async def _put_tied(self, jobs: Sequence[NewJob], epoch: int) -> dict[UUID, Row]:
+        rows = await self._fetch("put_tied_jobs", _tied_params(jobs, epoch))
+        admitted(rows, epoch)
+        return {row[2]: row[1:] for row in rows if row[2] is not None}
+
+    async def _answer_held(
+        self, jobs: Sequence[NewJob], places: Sequence[int], results: dict[int, PutResult]
+    ) -> list[JobEvent]:
+        """Answer those whose key a live job holds, as each one's policy says."""
+        events: list[JobEvent] = []
+        keyed = [place for place in places if _ties(jobs[place]).unique_key is not None]
+        holders = await self._holders([jobs[place] for place in keyed]) if keyed else {}
+        for number, row in holders.items():
+            place = keyed[number]
+            if _ties(jobs[place]).unique_policy is UniquePolicy.REPLACE:
+                results[place], event = await self._replace(jobs[place], row)
+                events += [] if event is None else [event]
+            else:
+                results[place] = _held(jobs[place], row)
+        return events
+
+    async def _holders(self, jobs: Sequence[NewJob]) -> dict[int, Row]:
+        """The live holders of the jobs' keys; keys that nobody live holds are given back."""
+        params: dict[str, object] = {
+            "namespaces": Texts([job.namespace for job in jobs]),
+            "unique_keys": Texts([_ties(job).unique_key for job in jobs]),
+        }
+        rows = await self._fetch("key_holders", params)
+        if forgotten := [row for row in rows if row[3] is None]:
+            left = [jobs[row[0] - 1] for row in forgotten]
+            await self._fetch(
+                "free_keys",
+                {
+                    "namespaces": Texts([job.namespace for job in left]),
+                    "unique_keys": Texts([_ties(job).unique_key for job in left]),
+                    "ids": Uuids([row[1] for row in forgotten]),
+                },
+            )
+        return {row[0] - 1: row[1:] for row in rows if row[3] is not None}
+
+    async def _replace(self, job: NewJob, row: Row) -> tuple[PutResult, JobEvent | None]:
+        """Give the holder the new content, if it was never handed to a worker; else it stays."""
+        rows = await self._fetch("replace_job", _replace_params(job, row[0]))
+        return _replaced(rows[0]) if rows else (_held(job, row), None)
+
+
+def _ties(job: NewJob) -> Ties:
+    return job.ties or _NO_TIES
+
+
+def _keys_of(job: NewJob) -> tuple[str, str, str]:
+    return job.namespace, _ties(job).unique_key or "", job.idempotency_key or ""
+
+
+def _tied_params(jobs: Sequence[NewJob], epoch: int) -> dict[str, object]:
+    ties = [_ties(job) for job in jobs]
+    waits = [(job.id, wait) for job, tie in zip(jobs, ties, strict=True) for wait in tie.waits]
+    waiting = [bool(tie.waits) for tie in ties]
+    return put_params(jobs, epoch) | {
+        # The start timeout of a job that waits for others begins when it no longer does.
+        "start_timeouts": milliseconds(
+            [None if w else job.timeouts.start for job, w in zip(jobs, waiting, strict=True)]
+        ),
+        "blockers": Smallints([len(tie.waits) or None for tie in ties]),
+        "unique_keys": Texts([tie.unique_key for tie in ties]),
+        "dependencies": Texts([dependencies_to_json(tie.dependencies) for tie in ties]),
+        **_edges(waits),
+    }
+
+
+def _edges(waits: Sequence[tuple[UUID, Dependency]]) -> dict[str, object]:
+    return {
+        "parents": Uuids([wait.job_id for _, wait in waits]),
+        "children": Uuids([child for child, _ in waits]),
+        "policies": Smallints([int(wait.on_failure) for _, wait in waits]),
+    }
+
+
+def _replace_params(job: NewJob, holder: UUID) -> dict[str, object]:
+    delay, start = milliseconds_of(job.delay), milliseconds_of(job.timeouts.start)
+    return {
+        "id": holder,
+        "type": job.type,
+        "priority": job.priority,
+        "due_time": job.due_time,
+        "delay_ms": delay,
+        "expire_time": job.expire_time,
+        "start_ms": start,
+        "timeouts": to_json(job.timeouts) if job.timeouts.to_json() else None,
+        "retry": to_json(job.retry),
+        "labels": labels_to_json(job.labels),
+        "input": job.input.data,
+        "input_type": job.input.content_type or None,
+        "input_ref": to_json(job.input.ref),
+    }
+
+
+def _created(job: NewJob, row: Row) -> tuple[PutResult, JobEvent]:
+    now, _, due_time, number = row
+    state = STATES[number]
+    event = created_event(job, due_time, now, state)
+    due_now = state is JobState.SCHEDULED and due_time <= now
+    return PutResult(PutOutcome.CREATED, job.id, state, 1, due_time, now, due_now), event
+
+
+def _held(job: NewJob, row: Row) -> PutResult:
+    job_id, _, state, version, due_time, create_time = row
+    keeps = _ties(job).unique_policy is not UniquePolicy.REFUSE
+    outcome = PutOutcome.EXISTING if keeps else PutOutcome.HELD
+    return PutResult(outcome, job_id, STATES[state], version, due_time, create_time, False)
+
+
+def _replaced(row: Row) -> tuple[PutResult, JobEvent]:
+    job_id, namespace, type_, version, attempt, fence, due_time, now, labels, number, created = row
+    state = STATES[number]
+    waits = state is JobState.BLOCKED
+    what = (job_id, version, state, Cause.UPDATED, now, attempt, fence, None)
+    told = (None if waits else due_time, None, None, namespace, type_, labels or NO_LABELS)
+    result = PutResult(
+        PutOutcome.REPLACED,
+        job_id,
+        state,
+        version,
+        due_time,
+        created,
+        not waits and due_time <= now,
+    )
+    return result, JobEvent(*what, *told)

@@ -1,0 +1,57 @@
+"""Settings of types: as the wire and etcd have them, and as services use them."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+from jobmesh.v1 import job_pb2, type_settings_pb2
+
+from services.mesh.jobs.type_settings import Retention, TypeSettings
+from services.mesh.lease.port import Entry
+from services.mesh.wire.retries import retry_from_proto, timeouts_from_proto
+from services.mesh.wire.values import optional_timedelta
+
+#: The bounds of time that a type may give its jobs.
+BOUNDS = tuple(field.name for field in job_pb2.Timeouts.DESCRIPTOR.fields)
+
+
+def type_settings_from_entry(entry: Entry) -> TypeSettings:
+    """What a key of etcd says; ValueError if it is something else."""
+    return type_settings_from_proto(settings_message(entry))
+
+
+def settings_message(entry: Entry) -> type_settings_pb2.TypeSettings:
+    """The message as it was set, with its etag."""
+    try:
+        message = type_settings_pb2.TypeSettings.FromString(entry.value)
+    except DecodeError as error:
+        raise ValueError(f"not the settings of a type: {error}") from error
+    message.type = entry.key.rpartition("/")[2]
+    message.etag = str(entry.revision)
+    return message
+
+
+def type_settings_from_proto(message: type_settings_pb2.TypeSettings) -> TypeSettings:
+    said, kept = message.retry_policy, message.retention
+    return TypeSettings(
+        type=message.type,
+        retry=retry_from_proto(said) if message.HasField("retry_policy") else None,
+        timeouts=timeouts_from_proto(job_pb2.JobSpec(timeouts=message.timeouts)),
+        max_running=message.max_running,
+        max_running_per_key=message.max_running_per_key,
+        retention=Retention(
+            succeeded=optional_timedelta(kept, "succeeded"),
+            failed=optional_timedelta(kept, "failed"),
+            cancelled=optional_timedelta(kept, "cancelled"),
+            expired=optional_timedelta(kept, "expired"),
+        ),
+    )
+
+
+def fill_defaults(spec: job_pb2.JobSpec, settings: type_settings_pb2.TypeSettings) -> None:
+    """What a submitted job does not say itself; each bound of time by itself."""
+    if settings.HasField("retry_policy") and not spec.HasField("retry_policy"):
+        spec.retry_policy.CopyFrom(settings.retry_policy)
+    if settings.HasField("timeouts"):
+        for bound in BOUNDS:
+            if settings.timeouts.HasField(bound) and not spec.timeouts.HasField(bound):  # type: ignore[arg-type]
+                getattr(spec.timeouts, bound).CopyFrom(getattr(settings.timeouts, bound))

@@ -1,0 +1,85 @@
+"""What was committed, told over the broker. Losing any of it costs time, never correctness."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from jobmesh.v1 import bus_pb2
+
+from services.mesh.bus import Bus, Subjects
+from services.mesh.errors import MeshError
+from services.mesh.jobs.model import JobEvent, JobProgress
+from services.mesh.telemetry.metrics import Metrics
+from services.mesh.wire.events import hint
+from services.mesh.wire.progress import progress_batch
+from services.mesh.wire.values import micros_of
+from services.orchestrator.domain.dueness import NOTHING_SOON, Soon
+
+log = logging.getLogger(__name__)
+
+#: Events per message; small enough for the broker's limit even if each carries a traceback.
+HINT_EVENTS = 200
+
+
+class BusAnnouncer:
+    """Publishes hints, nudges, ends and cancels; tells `changed` that the load is another."""
+
+    def __init__(
+        self, bus: Bus, subjects: Subjects, metrics: Metrics, changed: Callable[[], None]
+    ) -> None:
+        self._bus, self._subjects, self._changed = bus, subjects, changed
+        self._lost = metrics.counter("announcements_lost", "Messages that could not be published.")
+
+    async def committed(self, shard: str, events: Sequence[JobEvent]) -> None:
+        if events:
+            self._changed()
+        subject = self._subjects.hint(shard)
+        for start in range(0, len(events), HINT_EVENTS):
+            await self._publish(subject, hint(shard, events[start : start + HINT_EVENTS]))
+        if any(event.awaited for event in events):
+            await self._publish(self._subjects.ended(shard), b"")
+
+    async def progressed(self, shard: str, progress: Sequence[JobProgress]) -> None:
+        subject = self._subjects.progress(shard)
+        for start in range(0, len(progress), HINT_EVENTS):
+            await self._publish(subject, progress_batch(progress[start : start + HINT_EVENTS]))
+
+    async def stored(self, shard: str, names: Iterable[str]) -> None:
+        """Says no more than the names: who follows a job by its id learned that id from us."""
+        self._changed()
+        bell = bus_pb2.EventBatch(shard=shard, names=["", *names])
+        await self._publish(self._subjects.hint(shard), bell.SerializeToString())
+
+    async def due(
+        self, shard: str, types: Iterable[str], soon: Mapping[str, Soon] = NOTHING_SOON
+    ) -> None:
+        nudge = bus_pb2.Nudge(shard=shard).SerializeToString()
+        for type_ in types:
+            await self._publish(self._subjects.due(type_), nudge)
+        for type_, when in soon.items():
+            later = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(when.first), more=when.more)
+            await self._publish(self._subjects.due(type_), later.SerializeToString())
+
+    async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None:
+        nudge = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(next_time), schedule=True)
+        await self._publish(self._subjects.due(type_), nudge.SerializeToString())
+
+    async def cancelled(self, worker_id: str, attempts: Sequence[tuple[UUID, int]]) -> None:
+        message = bus_pb2.CancelHint(
+            attempts=[
+                bus_pb2.CancelledAttempt(job_id=job_id.bytes, dispatch_no=fence)
+                for job_id, fence in attempts
+            ]
+        )
+        await self._publish(self._subjects.cancel(worker_id), message.SerializeToString())
+
+    async def _publish(self, subject: str, payload: bytes) -> None:
+        try:
+            await self._bus.publish(subject, payload)
+        except MeshError as error:
+            self._lost.inc()
+            extra = {"action": "announcement_lost", "subject": subject}
+            log.debug("could not publish: %s", error, extra=extra)

@@ -1,0 +1,178 @@
+"""Reading and cancelling jobs over all shards. A shard that is away hurts only its own jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from services.mesh.errors import JobNotFound, MeshError
+from services.mesh.jobs.attempts import Attempt, attempts_from_events
+from services.mesh.jobs.model import JobEvent, JobFilter, JobRecord
+from services.mesh.jobs.record import record
+from services.mesh.store.answers import CancelOutcome, CancelResult
+from services.mesh.store.port import ShardStore
+from services.orchestrator.app.shards import Shards
+from services.orchestrator.app.topology import TopologyKeeper
+from services.orchestrator.ports import Announcer
+
+T = TypeVar("T")
+
+
+@record
+class Found:
+    """A job, where it is, and (when asked for) its attempts."""
+
+    shard: str
+    record: JobRecord
+    attempts: Sequence[Attempt] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Jobs newest first. `missing` are the shards that did not answer."""
+
+    jobs: list[Found]
+    more: bool
+    missing: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events by job and version. `missing` are the shards that did not answer."""
+
+    events: list[JobEvent]
+    missing: list[str]
+
+
+class Lookup:
+    """Finds jobs wherever they are."""
+
+    def __init__(self, shards: Shards, topology: TopologyKeeper, announcer: Announcer) -> None:
+        self._shards, self._topology, self._announcer = shards, topology, announcer
+
+    async def get(
+        self, ids: Sequence[UUID], namespace: str | None, *, full: bool
+    ) -> list[Found | MeshError]:
+        """One answer per id, in order. A job of another namespace is not found."""
+
+        async def ask(store: ShardStore, asked: list[UUID]) -> dict[UUID, Found]:
+            records = await store.get_jobs(asked, payloads=full)
+            attempts = await _attempts(store, records) if full else {}
+            return {
+                job.id: Found(store.name, job, attempts.get(job.id, ()))
+                for job in records
+                if namespace is None or job.namespace == namespace
+            }
+
+        answers = await self.by_id(ids, ask)
+        return [answer or JobNotFound(job_id) for job_id, answer in zip(ids, answers, strict=True)]
+
+    async def cancel(
+        self, ids: Sequence[UUID], namespace: str, reason: str
+    ) -> list[CancelResult | MeshError]:
+        """One answer per id, in order; the row decided each."""
+
+        async def ask(store: ShardStore, asked: list[UUID]) -> dict[UUID, CancelResult]:
+            return {
+                result.job_id: result
+                for result in await self.cancel_on(store, asked, namespace, reason)
+                if result.outcome is not CancelOutcome.NOT_FOUND
+            }
+
+        answers = await self.by_id(ids, ask)
+        return [answer or JobNotFound(job_id) for job_id, answer in zip(ids, answers, strict=True)]
+
+    async def cancel_on(
+        self, store: ShardStore, ids: Sequence[UUID], namespace: str, reason: str
+    ) -> list[CancelResult]:
+        """Cancel jobs of one shard, and tell watchers and workers."""
+        answer = await store.cancel(ids, reason, namespace)
+        await self._announcer.committed(store.name, answer.events)
+        await self._stop_workers(answer.results)
+        return answer.results
+
+    async def page(self, jobs: JobFilter, before: UUID | None, limit: int, *, full: bool) -> Page:
+        """A page over all shards, newest first, stable while jobs move: ids never change."""
+
+        async def ask(store: ShardStore) -> list[Found]:
+            records = await store.list_jobs(jobs, before, limit + 1, payloads=full)
+            return [Found(store.name, job) for job in records]
+
+        pages, missing = await self.everywhere(ask)
+        merged = list(heapq.merge(*pages, key=lambda found: found.record.id, reverse=True))
+        return Page(merged[:limit], len(merged) > limit, missing)
+
+    async def events(self, cursors: Sequence[tuple[UUID, int]]) -> Events:
+        """What happened to jobs after the version known of each."""
+        groups: dict[str, list[tuple[UUID, int]]] = {}
+        for job_id, version in cursors:
+            groups.setdefault(self._topology.shard_of(job_id), []).append((job_id, version))
+
+        async def ask(store: ShardStore) -> list[JobEvent]:
+            return await store.events_after(groups[store.name])
+
+        found, missing = await self.everywhere(ask, groups)
+        return Events([event for events in found for event in events], missing)
+
+    async def _stop_workers(self, results: Sequence[CancelResult]) -> None:
+        attempts: dict[str, list[tuple[UUID, int]]] = {}
+        for result in results:
+            if result.outcome is CancelOutcome.CANCELLED and result.worker_id:
+                attempts.setdefault(result.worker_id, []).append((result.job_id, result.fence))
+        for worker_id, stopped in attempts.items():
+            await self._announcer.cancelled(worker_id, stopped)
+
+    async def by_id(
+        self,
+        ids: Sequence[UUID],
+        ask: Callable[[ShardStore, list[UUID]], Awaitable[dict[UUID, T]]],
+    ) -> list[T | MeshError | None]:
+        """Ask each shard for its own ids; None where a shard that answered has no such job."""
+        groups: dict[str, list[UUID]] = {}
+        for job_id in ids:
+            groups.setdefault(self._topology.shard_of(job_id), []).append(job_id)
+
+        async def group(name: str, asked: list[UUID]) -> dict[UUID, T | MeshError]:
+            try:
+                return {**await ask(self._shards.store(name), asked)}
+            except MeshError as error:
+                return dict.fromkeys(asked, error)
+
+        answers: dict[UUID, T | MeshError] = {}
+        for part in await asyncio.gather(*(group(n, asked) for n, asked in groups.items())):
+            answers.update(part)
+        return [answers.get(job_id) for job_id in ids]
+
+    def all_shards(self) -> list[str]:
+        """Those of the map, also if this process was not told how to reach them."""
+        named = (shard.name for shard in self._topology.map.shards)
+        return sorted({*self._shards.names, *named})
+
+    async def everywhere(
+        self, ask: Callable[[ShardStore], Awaitable[T]], names: Iterable[str] | None = None
+    ) -> tuple[list[T], list[str]]:
+        """Ask several shards at once: their answers, and the names of those that gave none."""
+        asked = list(self._shards.names if names is None else names)
+
+        async def one(name: str) -> T | MeshError:
+            try:
+                return await ask(self._shards.store(name))
+            except MeshError as error:
+                return error
+
+        answers = await asyncio.gather(*(one(name) for name in asked))
+        missing = [n for n, a in zip(asked, answers, strict=True) if isinstance(a, MeshError)]
+        return [a for a in answers if not isinstance(a, MeshError)], missing
+
+
+async def _attempts(
+    store: ShardStore, records: Sequence[JobRecord]
+) -> dict[UUID, Sequence[Attempt]]:
+    by_job: dict[UUID, list[JobEvent]] = {}
+    for event in await store.events_after([(job.id, 0) for job in records]):
+        by_job.setdefault(event.job_id, []).append(event)
+    return {job_id: attempts_from_events(events) for job_id, events in by_job.items()}

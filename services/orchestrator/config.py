@@ -1,0 +1,27 @@
+"""What the Orchestrator can be told at boot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.mesh.config import EtcdConfig, NatsConfig, ServiceConfig, ShardsConfig, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrchestratorConfig(ShardsConfig, NatsConfig, EtcdConfig, ServiceConfig):
+    """Settings of `python -m services.orchestrator`."""
+
+    listen: str = setting("127.0.0.1:7102", "Where gRPC is served.", kind="address")
+    probe_seconds: float = setting(
+        0.9, "How often a healthy shard is asked for a sign of life.", low=0.05
+    )
+    shard_connections: int = setting(8, "Connections to each shard.", low=2, high=1000)
+    statement_seconds: float = setting(
+        5.0, "Longest time one statement may take before it is given up.", low=0.1
+    )
+    stats_seconds: float = setting(
+        0.2, "Least time between two reads of the backlog while things change.", low=0.05
+    )
+    stats_cap: int = setting(
+        10_000, "Up to how many due jobs per type and shard are counted.", low=1
+    )

@@ -1,0 +1,313 @@
+"""Wire to use cases and back, for the Orchestrator's own messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from jobmesh.v1 import job_pb2, topology_pb2
+from jobmesh.v1 import orchestrator_service_pb2 as pb
+
+from services.mesh.errors import InvalidField, MeshError
+from services.mesh.jobs import ids
+from services.mesh.jobs.health import Health
+from services.mesh.jobs.model import Position
+from services.mesh.jobs.reports import (
+    Checkpointed,
+    Failed,
+    HandedBack,
+    Progressed,
+    Report,
+    Started,
+    Succeeded,
+)
+from services.mesh.jobs.states import JobState
+from services.mesh.jobs.topology import BucketMap, ShardState
+from services.mesh.rpc.items import to_item_error
+from services.mesh.store.answers import (
+    CancelOutcome,
+    CancelResult,
+    EventPage,
+    PutOutcome,
+    PutResult,
+)
+from services.mesh.wire.events import event_to_proto
+from services.mesh.wire.jobs import fill_job, job_to_proto, new_job_from_proto
+from services.mesh.wire.payloads import payload_from_proto
+from services.mesh.wire.progress import progress_from_proto
+from services.mesh.wire.retries import failure_from_proto
+from services.mesh.wire.ties import ties_from_proto
+from services.mesh.wire.values import duration, micros_of, optional_timedelta, storable, timestamp
+from services.orchestrator.app.lookup import Found
+from services.orchestrator.app.parents import Wish
+from services.orchestrator.app.reports import Verdict
+from services.orchestrator.app.shards import ShardView
+from services.orchestrator.app.stats import Load, TypeLoad
+from services.orchestrator.app.submission import Draft, Outcome, Stored
+
+FULL = job_pb2.JOB_VIEW_FULL
+#: The contract's bound on checkpoints.
+MAX_CHECKPOINT_BYTES = 64 * 1024
+LONGEST_SNOOZE_SECONDS = 30 * 24 * 3600
+
+_HEALTH = {
+    Health.HEALTHY: topology_pb2.SHARD_HEALTH_HEALTHY,
+    Health.SUSPECT: topology_pb2.SHARD_HEALTH_SUSPECT,
+    Health.AWAY: topology_pb2.SHARD_HEALTH_AWAY,
+}
+_STATES = {
+    ShardState.ACTIVE: topology_pb2.SHARD_STATE_ACTIVE,
+    ShardState.DRAINING: topology_pb2.SHARD_STATE_DRAINING,
+}
+_VERDICTS = {
+    Verdict.COMMITTED: pb.VERDICT_COMMITTED,
+    Verdict.STALE: pb.VERDICT_STALE,
+    Verdict.RETRY: pb.VERDICT_RETRY,
+    Verdict.INVALID: pb.VERDICT_INVALID,
+}
+
+
+def job_id_from(text: str, field: str) -> UUID:
+    """A job id, or InvalidField: an id that this mesh cannot have made is refused here."""
+    try:
+        return ids.parse(text)
+    except ValueError as error:
+        raise InvalidField(field, "expected a job id as this service returned it") from error
+
+
+def draft_from_proto(message: pb.NewJob) -> Draft:
+    key = (message.namespace, message.idempotency_key) if message.idempotency_key else None
+    build, spec = partial(new_job_from_proto, message), message.spec
+    if not (spec.dependencies or spec.unique_key):
+        return Draft(message.namespace, key, spec.type, build)
+    if spec.unique_key:
+        # One shard must decide who holds it; a repeated call finds its job there, too.
+        key = (message.namespace, spec.unique_key)
+    return Draft(
+        message.namespace, key, spec.type, build, Wish(message.namespace, ties_from_proto(spec))
+    )
+
+
+def put_answer_to_proto(
+    outcomes: Sequence[Outcome], request: pb.PutJobsRequest
+) -> pb.PutJobsResponse:
+    """Columns for jobs that were stored as most are, where the caller reads them."""
+    response = pb.PutJobsResponse()
+    groups: dict[tuple[str, datetime], list[int]] = {}
+    for place, outcome in enumerate(outcomes):
+        if request.columns and isinstance(outcome, Stored) and _is_plain(outcome.result):
+            key = outcome.shard, outcome.result.create_time
+            groups.setdefault(key, []).append(place)
+        else:
+            response.results.append(put_result_to_proto(outcome, brief=request.brief))
+    for (shard, time), places in groups.items():
+        response.stored.add(
+            shard=shard,
+            create_time_us=micros_of(time),
+            job_ids=b"".join([outcomes[at].result.job_id.bytes for at in places]),  # type: ignore[union-attr]
+            places=() if len(places) == len(outcomes) else places,
+        )
+    return response
+
+
+def _is_plain(result: PutResult) -> bool:
+    return (
+        result.outcome is PutOutcome.CREATED
+        and result.state is JobState.SCHEDULED
+        and result.due_time == result.create_time
+    )
+
+
+def put_result_to_proto(outcome: Outcome, *, brief: bool) -> pb.PutJobResult:
+    if not isinstance(outcome, Stored):
+        return pb.PutJobResult(error=to_item_error(outcome))
+    result = outcome.result
+    if brief:
+        existing = result.outcome is not PutOutcome.CREATED
+        return pb.PutJobResult(job=job_pb2.Job(id=str(result.job_id)), existing=existing)
+    job = job_pb2.Job(
+        id=str(result.job_id),
+        state=job_pb2.JobState.ValueType(result.state),
+        version=result.version,
+        create_time=timestamp(result.create_time),
+        due_time=timestamp(result.due_time),
+        shard=outcome.shard,
+    )
+    return pb.PutJobResult(job=job, existing=result.outcome is not PutOutcome.CREATED)
+
+
+def found_to_proto(found: Found, *, full: bool) -> job_pb2.Job:
+    return job_to_proto(found.record, found.shard, data=full, attempts=found.attempts)
+
+
+def awaited_to_proto(found: Found | UUID) -> job_pb2.Job:
+    """A job that another one waits for; of one whose shard is away, the id."""
+    if isinstance(found, UUID):
+        return job_pb2.Job(id=str(found))
+    return found_to_proto(found, full=False)
+
+
+def fill_get_result(result: pb.GetJobResult, found: Found | MeshError, *, full: bool) -> None:
+    if isinstance(found, MeshError):
+        result.error.CopyFrom(to_item_error(found))
+    else:
+        fill_job(result.job, found.record, found.shard, data=full, attempts=found.attempts)
+
+
+def cancel_result_to_proto(
+    result: CancelResult | MeshError, found: Found | MeshError
+) -> pb.CancelJobResult:
+    for answer in (result, found):
+        if isinstance(answer, MeshError):
+            return pb.CancelJobResult(error=to_item_error(answer))
+    assert isinstance(result, CancelResult)
+    assert isinstance(found, Found)
+    return pb.CancelJobResult(
+        job=found_to_proto(found, full=False),
+        cancelled=result.outcome is CancelOutcome.CANCELLED,
+    )
+
+
+def report_from_proto(message: pb.AttemptReport, worker_id: str) -> Report | None:
+    """None for a report that says nothing, or nothing this version stores."""
+    try:
+        job_id = ids.from_bytes(message.job_id)
+    except ValueError:
+        return None
+    fence, kind = message.dispatch_no, message.WhichOneof("report")
+    match kind:
+        case "started":
+            return Started(job_id, fence, worker_id)
+        case "succeeded":
+            output = payload_from_proto(message.succeeded.output)
+            return Succeeded(job_id, fence, worker_id, output, _elapsed(message))
+        case "failed":
+            return Failed(
+                job_id,
+                fence,
+                worker_id,
+                failure_from_proto(
+                    message.failed.failure,
+                    timed_out=message.failed.timed_out,
+                    infrastructure=message.failed.infrastructure,
+                ),
+                _elapsed(message),
+                optional_timedelta(message.failed, "retry_after"),
+            )
+        case "handed_back":
+            given = message.handed_back
+            delay = optional_timedelta(given, "delay")
+            return HandedBack(job_id, fence, worker_id, storable(given.reason), delay)
+        case "snoozed":
+            seconds = min(max(0, message.snoozed.delay.seconds), LONGEST_SNOOZE_SECONDS)
+            delay = timedelta(seconds=seconds, microseconds=message.snoozed.delay.nanos // 1000)
+            return HandedBack(job_id, fence, worker_id, "", delay, True, _elapsed(message))
+        case "progress":
+            progress = progress_from_proto(message.progress)
+            return Progressed(job_id, fence, worker_id, progress) if progress else None
+        case "checkpoint":
+            state = payload_from_proto(message.checkpoint.data)
+            fits = state.ref is None and state.size <= MAX_CHECKPOINT_BYTES
+            return Checkpointed(job_id, fence, worker_id, state) if fits else None
+        case _:
+            return None
+
+
+def _elapsed(message: pb.AttemptReport) -> timedelta | None:
+    return timedelta(microseconds=message.elapsed_us) if message.elapsed_us > 0 else None
+
+
+def position_from(request: pb.ListShardEventsRequest) -> Position | None:
+    after = request.after
+    return Position(after.xid, after.number) if request.HasField("after") else None
+
+
+def position_to_proto(position: Position) -> pb.EventPosition:
+    return pb.EventPosition(xid=position.xid, number=position.number)
+
+
+def event_page_to_proto(page: EventPage) -> pb.ListShardEventsResponse:
+    return pb.ListShardEventsResponse(
+        events=[
+            pb.ShardEvent(event=event_to_proto(event), position=position_to_proto(event.position))
+            for event in page.events
+            if event.position is not None
+        ],
+        next=position_to_proto(page.next),
+        more=page.more,
+        truncated=page.truncated,
+        next_xid=page.next_xid,
+    )
+
+
+def verdict_to_proto(report: Report, verdict: Verdict) -> pb.ReportVerdict:
+    return pb.ReportVerdict(
+        job_id=report.job_id.bytes, dispatch_no=report.fence, verdict=_VERDICTS[verdict]
+    )
+
+
+def invalid_verdict(message: pb.AttemptReport) -> pb.ReportVerdict:
+    return pb.ReportVerdict(
+        job_id=message.job_id, dispatch_no=message.dispatch_no, verdict=pb.VERDICT_INVALID
+    )
+
+
+def load_to_proto(load: Load) -> pb.StatsResponse:
+    return pb.StatsResponse(
+        types=[_type_to_proto(stat) for stat in load.types],
+        time=timestamp(load.time),
+        missing_shards=load.missing,
+    )
+
+
+def _type_to_proto(stat: TypeLoad) -> pb.TypeStats:
+    return pb.TypeStats(
+        type=stat.type,
+        backlog=stat.backlog,
+        in_flight=stat.in_flight,
+        oldest_age=duration(stat.oldest_age),
+        next_due_time=timestamp(stat.next_due_time),
+        capped=stat.capped,
+    )
+
+
+def topology_to_proto(
+    bucket_map: BucketMap, views: Mapping[str, ShardView]
+) -> topology_pb2.Topology:
+    return topology_pb2.Topology(
+        epoch=bucket_map.epoch,
+        shards=[
+            _shard_to_proto(bucket_map, shard.name, shard.state, views.get(shard.name))
+            for shard in bucket_map.shards
+        ],
+    )
+
+
+def _shard_to_proto(
+    bucket_map: BucketMap, name: str, state: ShardState, view: ShardView | None
+) -> topology_pb2.Shard:
+    buckets = bucket_map.buckets_of(name)
+    shard = topology_pb2.Shard(
+        name=name, state=_STATES[state], bucket_count=len(buckets), buckets=_ranges(buckets)
+    )
+    if view is None:
+        shard.health = topology_pb2.SHARD_HEALTH_AWAY
+        shard.last_error = "this Orchestrator is not configured with the shard"
+        return shard
+    shard.health = _HEALTH[view.health]
+    shard.last_error, shard.probe_ms = view.last_error, view.probe_ms
+    shard.incarnation = view.incarnation
+    shard.health_change_time.FromDatetime(view.change_time)
+    return shard
+
+
+def _ranges(buckets: tuple[int, ...]) -> list[topology_pb2.BucketRange]:
+    ranges: list[topology_pb2.BucketRange] = []
+    for bucket in buckets:
+        if ranges and ranges[-1].until == bucket:
+            ranges[-1].until = bucket + 1
+        else:
+            ranges.append(topology_pb2.BucketRange(until=bucket + 1, **{"from": bucket}))
+    return ranges

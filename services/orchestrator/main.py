@@ -1,0 +1,118 @@
+"""Composition root: the only place that knows every part."""
+
+from __future__ import annotations
+
+import sys
+from random import Random, SystemRandom
+
+from jobmesh.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
+
+from services.mesh.bus import Subjects
+from services.mesh.bus.nats import NatsBus
+from services.mesh.lease import Keys
+from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
+from services.mesh.lease.mirror import RegistryMirror
+from services.mesh.rpc import Server
+from services.mesh.runtime import Hooks, Process, run_service
+from services.mesh.store.postgres import PostgresShard
+from services.mesh.store.settings import StoreSettings
+from services.mesh.wire.type_settings import type_settings_from_entry
+from services.orchestrator.adapters.announcer import BusAnnouncer
+from services.orchestrator.app.changes import Changes
+from services.orchestrator.app.lookup import Lookup
+from services.orchestrator.app.parents import Parents
+from services.orchestrator.app.reports import Reports
+from services.orchestrator.app.schedules import Schedules
+from services.orchestrator.app.shards import Prober, Shards
+from services.orchestrator.app.stats import Statistics
+from services.orchestrator.app.submission import Submission
+from services.orchestrator.app.topology import TopologyKeeper
+from services.orchestrator.config import OrchestratorConfig
+from services.orchestrator.servicer import OrchestratorServicer
+
+#: Loaded only by processes that tests may strike.
+FAILPOINTS = "services.orchestrator.failpoints"
+
+
+async def build(config: OrchestratorConfig, process: Process) -> None:
+    """Wire the process. Order of `add` is the order of the start; the server comes last."""
+    clock, ready = process.clock, process.readiness
+    # Ids need to differ, not to be secret; the system's own source costs ten times as much.
+    random = Random(SystemRandom().getrandbits(256))
+
+    etcd = EtcdClient(EtcdSettings(config.etcd_endpoints))
+    process.add(Hooks("etcd", stop=etcd.close))
+    bus = process.add(
+        NatsBus(
+            config.nats_url,
+            name=f"orchestrator {config.instance}",
+            dependency=ready.require("nats"),
+            metrics=process.metrics,
+        )
+    )
+
+    # What jobs of schedules are given that are made here, by trigger and backfill.
+    types = process.add(
+        RegistryMirror(
+            "type settings",
+            EtcdRegistry(etcd),
+            Keys(config.etcd_prefix).type_settings,
+            type_settings_from_entry,
+            process.tasks,
+            ready.require("type settings").up,
+        )
+    )
+    settings = StoreSettings(
+        application=f"orchestrator {config.instance}",
+        max_connections=config.shard_connections,
+        statement_timeout=config.statement_seconds,
+        lock_timeout=min(2.0, config.statement_seconds),
+        call_timeout=config.statement_seconds + 1,
+    )
+    stores = {
+        name: PostgresShard(name, dsn, settings, settings_of=types.items.get)
+        for name, dsn in config.shard_dsns.items()
+    }
+    shards = Shards(stores, clock, ready.require("shards"))
+    for store in stores.values():
+        process.add(Hooks(f"shard {store.name}", start=store.open, stop=store.close))
+        process.add(Prober(shards, store, clock, config.probe_seconds))
+
+    topology = process.add(
+        TopologyKeeper(
+            EtcdRegistry(etcd),
+            Keys(config.etcd_prefix),
+            list(stores),
+            process.tasks,
+            ready.require("topology"),
+        )
+    )
+    statistics = Statistics(shards, clock, process.drain, config.stats_seconds, config.stats_cap)
+    announcer = BusAnnouncer(bus, Subjects(config.nats_prefix), process.metrics, statistics.changed)
+    lookup = Lookup(shards, topology, announcer)
+    reports = process.add(Reports(shards, topology, announcer, process.tasks, process.metrics))
+
+    server = Server.from_config(process, config)
+    server.add(
+        add_OrchestratorServiceServicer_to_server,
+        # Methods it does not override are answered with UNIMPLEMENTED by the server.
+        OrchestratorServicer(  # type: ignore[abstract]
+            Submission(shards, topology, announcer, clock, random, Parents(lookup, shards)),
+            lookup,
+            Changes(lookup, shards, topology, announcer, clock, random),
+            reports,
+            Schedules(shards, topology, announcer, clock, random),
+            statistics,
+            shards,
+            topology,
+            process.drain,
+            process.tracing,
+        ),
+        # Enqueue and the workers have checked what they send; these carry large batches.
+        unchecked={"PutJobs", "ReportAttempts"},
+    )
+    process.add(server)
+
+
+def main() -> None:
+    sys.exit(run_service("orchestrator", OrchestratorConfig, build, failpoints=FAILPOINTS))

@@ -1,0 +1,41 @@
+"""What the Orchestrator's use cases need from outside, as narrow as they use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from services.mesh.jobs.model import JobEvent, JobProgress
+from services.orchestrator.domain.dueness import NOTHING_SOON, Soon
+
+
+class Announcer(Protocol):
+    """Tells the rest of the mesh what was committed. Never raises: what is lost is found later."""
+
+    async def committed(self, shard: str, events: Sequence[JobEvent]) -> None:
+        """These transitions are in the shard."""
+        ...
+
+    async def progressed(self, shard: str, progress: Sequence[JobProgress]) -> None:
+        """Running handlers said this, and the rows accepted it."""
+        ...
+
+    async def stored(self, shard: str, names: Iterable[str]) -> None:
+        """New jobs of these namespaces and types are in the shard."""
+        ...
+
+    async def due(
+        self, shard: str, types: Iterable[str], soon: Mapping[str, Soon] = NOTHING_SOON
+    ) -> None:
+        """Jobs of these types are due, or will be in a moment."""
+        ...
+
+    async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None:
+        """A schedule of this type is new, or changed, and runs next at this time."""
+        ...
+
+    async def cancelled(self, worker_id: str, attempts: Sequence[tuple[UUID, int]]) -> None:
+        """The row refuses these attempts `(job, fence)` of a worker from now on."""
+        ...

@@ -1,0 +1,278 @@
+"""Transport: unpack, call one use case, pack."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import grpc.aio
+from jobmesh.v1 import orchestrator_service_pb2 as pb
+from jobmesh.v1 import orchestrator_service_pb2_grpc as rpc
+
+from services.mesh.errors import InvalidField
+from services.mesh.jobs.reports import Report
+from services.mesh.rpc import Rules
+from services.mesh.runtime import DrainSignal
+from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
+from services.mesh.wire.events import event_to_proto
+from services.mesh.wire.jobs import filter_from_proto
+from services.mesh.wire.values import timedelta_of
+from services.orchestrator import convert
+from services.orchestrator.app.changes import Changes
+from services.orchestrator.app.lookup import Lookup
+from services.orchestrator.app.order import page_of_events
+from services.orchestrator.app.orphans import Orphans
+from services.orchestrator.app.reports import Reports, Verdict
+from services.orchestrator.app.schedules import Schedules
+from services.orchestrator.app.shards import Shards
+from services.orchestrator.app.stats import Statistics
+from services.orchestrator.app.submission import Submission
+from services.orchestrator.app.topology import TopologyKeeper
+from services.orchestrator.servicer_changes import ChangeCalls
+from services.orchestrator.servicer_schedules import ScheduleCalls
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+DEFAULT_STATS_SECONDS = 5.0
+#: Report messages of one worker that may be under way at once; then its stream is not read on.
+REPORTS_UNDER_WAY = 16
+
+
+class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceServicer):
+    """The RPCs of the Orchestrator. Those not overridden answer UNIMPLEMENTED."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        lookup: Lookup,
+        changes: Changes,
+        reports: Reports,
+        schedules: Schedules,
+        statistics: Statistics,
+        shards: Shards,
+        topology: TopologyKeeper,
+        drain: DrainSignal,
+        tracing: Tracing,
+    ) -> None:
+        self._submission, self._lookup, self._reports = submission, lookup, reports
+        self._changes, self._orphans = changes, Orphans(lookup)
+        self._schedules, self._statistics = schedules, statistics
+        self._rules = Rules()
+        self._shards, self._topology, self._drain = shards, topology, drain
+        self._tracing = tracing
+
+    # --- objects
+
+    async def FindOrphans(
+        self, request: pb.FindOrphansRequest, context: Context
+    ) -> pb.FindOrphansResponse:
+        return pb.FindOrphansResponse(
+            input_keys=await self._orphans.inputs(request.input_keys),
+            output_keys=await self._orphans.outputs(request.output_keys),
+        )
+
+    # --- jobs
+
+    async def PutJobs(self, request: pb.PutJobsRequest, context: Context) -> pb.PutJobsResponse:
+        drafts = [convert.draft_from_proto(job) for job in request.jobs]
+        outcomes = await self._submission.put(drafts)
+        return convert.put_answer_to_proto(outcomes, request)
+
+    async def GetJobs(self, request: pb.GetJobsRequest, context: Context) -> pb.GetJobsResponse:
+        ids = [convert.job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(request.job_ids)]
+        full = request.view == convert.FULL
+        found = await self._lookup.get(ids, request.namespace or None, full=full)
+        response = pb.GetJobsResponse()
+        for one in found:
+            convert.fill_get_result(response.results.add(), one, full=full)
+        return response
+
+    async def ListJobs(
+        self, request: pb.OrchestratorServiceListJobsRequest, context: Context
+    ) -> pb.OrchestratorServiceListJobsResponse:
+        before, schedule = request.before_job_id, request.filter.schedule
+        full = request.view == convert.FULL
+        made_by = await self._schedules.id_of(request.namespace, schedule) if schedule else None
+        page = await self._lookup.page(
+            filter_from_proto(request.filter, request.namespace, made_by),
+            convert.job_id_from(before, "before_job_id") if before else None,
+            request.page_size,
+            full=full,
+        )
+        return pb.OrchestratorServiceListJobsResponse(
+            jobs=[convert.found_to_proto(found, full=full) for found in page.jobs],
+            more=page.more,
+            missing_shards=page.missing,
+        )
+
+    async def ListEvents(
+        self, request: pb.ListEventsRequest, context: Context
+    ) -> pb.ListEventsResponse:
+        cursors = [
+            (convert.job_id_from(cursor.job_id, f"cursors[{n}].job_id"), cursor.after_version)
+            for n, cursor in enumerate(request.cursors)
+        ]
+        found = await self._lookup.events(cursors)
+        return pb.ListEventsResponse(
+            events=[event_to_proto(event) for event in found.events], missing_shards=found.missing
+        )
+
+    async def ListShardEvents(
+        self, request: pb.ListShardEventsRequest, context: Context
+    ) -> pb.ListShardEventsResponse:
+        page = await page_of_events(
+            self._shards,
+            request.shard,
+            convert.position_from(request),
+            namespaces=request.namespaces,
+            types=request.types,
+            page_size=request.page_size,
+        )
+        return convert.event_page_to_proto(page)
+
+    async def CancelJobs(
+        self, request: pb.OrchestratorServiceCancelJobsRequest, context: Context
+    ) -> pb.OrchestratorServiceCancelJobsResponse:
+        ids = [convert.job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(request.job_ids)]
+        results = await self._lookup.cancel(ids, request.namespace, request.reason)
+        jobs = await self._lookup.get(ids, request.namespace, full=False)
+        return pb.OrchestratorServiceCancelJobsResponse(
+            results=[
+                convert.cancel_result_to_proto(result, job)
+                for result, job in zip(results, jobs, strict=True)
+            ]
+        )
+
+    # --- reports
+
+    async def ReportAttempts(
+        self, request_iterator: AsyncIterator[pb.ReportAttemptsRequest], context: Context
+    ) -> AsyncIterator[pb.ReportAttemptsResponse]:
+        stream = ReportStream(self._reports, self._tracing)
+        reader = asyncio.create_task(stream.read(request_iterator), name="report-reader")
+        drained = asyncio.create_task(self._drain.wait(), name="report-drain")
+        drained.add_done_callback(lambda _: stream.say_drain())
+        try:
+            async for response in stream.responses():
+                yield response
+            await reader
+        finally:
+            for task in (reader, drained):
+                task.cancel()
+            await asyncio.wait({reader, drained})
+
+    async def Stats(
+        self, request: pb.StatsRequest, context: Context
+    ) -> AsyncIterator[pb.StatsResponse]:
+        given = request.HasField("interval")
+        seconds = timedelta_of(request.interval).total_seconds() if given else DEFAULT_STATS_SECONDS
+        async with aclosing(self._statistics.stream(seconds)) as loads:
+            async for load in loads:
+                yield convert.load_to_proto(load)
+
+    # --- topology
+
+    async def ListShards(
+        self, request: pb.ListShardsRequest, context: Context
+    ) -> pb.ListShardsResponse:
+        topology = convert.topology_to_proto(self._topology.map, self._shards.views())
+        return pb.ListShardsResponse(topology=topology)
+
+    async def WatchTopology(
+        self, request: pb.WatchTopologyRequest, context: Context
+    ) -> AsyncIterator[pb.WatchTopologyResponse]:
+        change = asyncio.Event()
+        quit_shards = self._shards.listen(change.set)
+        quit_map = self._topology.listen(change.set)
+        try:
+            while not self._drain.is_set():
+                change.clear()
+                topology = convert.topology_to_proto(self._topology.map, self._shards.views())
+                yield pb.WatchTopologyResponse(topology=topology)
+                await self._drain.first(change.wait())
+        finally:
+            quit_shards()
+            quit_map()
+
+
+class ReportStream:
+    """One worker's stream: reads on while shards write, answers as each of them is done."""
+
+    def __init__(self, reports: Reports, tracing: Tracing) -> None:
+        self._reports, self._tracing = reports, tracing
+        #: Commits under way, by job and fence; each belongs to the trace of its run.
+        self._spans: dict[tuple[bytes, int], Span] = {}
+        self._room = asyncio.Semaphore(REPORTS_UNDER_WAY)
+        self._under_way = 0
+        self._read_all = False
+        self._answers: asyncio.Queue[pb.ReportAttemptsResponse | None] = asyncio.Queue()
+
+    async def read(self, requests: AsyncIterator[pb.ReportAttemptsRequest]) -> None:
+        worker_id = ""
+        try:
+            async for request in requests:
+                if request.HasField("hello"):
+                    worker_id = request.hello.worker_id
+                if not worker_id:
+                    raise InvalidField("hello", "the first message must say who reports")
+                await self._submit(request, worker_id)
+        finally:
+            self._read_all = True
+            self._end_if_done()
+
+    def say_drain(self) -> None:
+        self._answers.put_nowait(pb.ReportAttemptsResponse(draining=True))
+
+    async def responses(self) -> AsyncIterator[pb.ReportAttemptsResponse]:
+        while (answer := await self._answers.get()) is not None:
+            yield answer
+
+    async def _submit(self, request: pb.ReportAttemptsRequest, worker_id: str) -> None:
+        reports: list[Report] = []
+        refused: list[pb.ReportVerdict] = []
+        for message in request.reports:
+            report = convert.report_from_proto(message, worker_id)
+            if report is None:
+                refused.append(convert.invalid_verdict(message))
+            else:
+                reports.append(report)
+                self._trace(message)
+        if refused:
+            self._answers.put_nowait(pb.ReportAttemptsResponse(verdicts=refused))
+        for group, verdicts in self._reports.submit(reports):
+            await self._room.acquire()
+            self._under_way += 1
+            verdicts.add_done_callback(partial(self._answer, group))
+
+    def _answer(self, group: list[Report], verdicts: asyncio.Future[list[Verdict]]) -> None:
+        self._room.release()
+        self._under_way -= 1
+        if not verdicts.cancelled():
+            if self._spans:
+                self._end_spans(group, verdicts.result())
+            answer = pb.ReportAttemptsResponse(
+                verdicts=[
+                    convert.verdict_to_proto(report, verdict)
+                    for report, verdict in zip(group, verdicts.result(), strict=True)
+                ]
+            )
+            self._answers.put_nowait(answer)
+        self._end_if_done()
+
+    def _trace(self, message: pb.AttemptReport) -> None:
+        if self._tracing.enabled and message.traceparent:
+            key = message.job_id, message.dispatch_no
+            self._spans[key] = self._tracing.open_span("commit", parent=message.traceparent)
+
+    def _end_spans(self, group: list[Report], verdicts: list[Verdict]) -> None:
+        for report, verdict in zip(group, verdicts, strict=True):
+            span = self._spans.pop((report.job_id.bytes, report.fence), NO_SPAN)
+            span.set("jobmesh.verdict", verdict.value)
+            span.end()
+
+    def _end_if_done(self) -> None:
+        if self._read_all and self._under_way == 0:
+            self._answers.put_nowait(None)

@@ -1,0 +1,1 @@
+"""The Scaler's ports filled: etcd, the Orchestrator, workers, and the process driver."""

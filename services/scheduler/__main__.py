@@ -1,0 +1,6 @@
+"""`python -m services.scheduler`"""
+
+from services.scheduler.main import main
+
+if __name__ == "__main__":
+    main()

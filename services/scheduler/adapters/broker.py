@@ -1,0 +1,134 @@
+"""The broker as schedulers use it: grabs and nudges in; dispatches, nudges and hints out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from services.mesh.bus import SCHEDULERS, Bus, Message, Subjects, Subscription
+from services.mesh.errors import PayloadTooLarge
+from services.mesh.jobs.model import Claimed, JobEvent
+from services.mesh.wire.events import hint
+from services.scheduler.convert import (
+    dispatch_batches,
+    empty_batch,
+    grab_from_bytes,
+    nudge_from_bytes,
+    nudge_to_bytes,
+    stop_to_bytes,
+)
+from services.scheduler.domain.credit import Grab
+from services.scheduler.domain.times import Shown
+from services.scheduler.domain.word import Word
+
+log = logging.getLogger(__name__)
+
+
+class BusBroker:
+    """The port `Broker` over the mesh's bus."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, scheduler_id: str, message_bytes: int) -> None:
+        self._bus, self._subjects = bus, subjects
+        self._scheduler_id, self._message_bytes = scheduler_id, message_bytes
+
+    @property
+    def connected(self) -> bool:
+        return self._bus.connected
+
+    async def dispatch(self, grab: Grab, jobs: Sequence[Claimed], now: Shown) -> int:
+        size, most = 0, self._message_bytes
+        for batch in dispatch_batches(grab, jobs, now, self._scheduler_id, most):
+            size += len(batch)
+            try:
+                await self._bus.publish(grab.inbox, batch)
+            except PayloadTooLarge as error:
+                # One job alone is too large. Taking it back would only bring it round again at
+                # once; the sweep does so slowly, and this line says why it never starts.
+                extra = {"action": "dispatch_too_large", "type": grab.type}
+                log.error("a job does not fit the broker: %s", error, extra=extra)
+        return size
+
+    async def answer_empty(self, grab: Grab, *, draining: bool = False) -> None:
+        batch = empty_batch(grab, self._scheduler_id, draining=draining)
+        await self._bus.publish(grab.inbox, batch)
+
+    async def nudge(self, shard: str, types: Sequence[str], first: datetime | None = None) -> None:
+        nudge = nudge_to_bytes(shard, types, first)
+        await self._bus.publish(self._subjects.due(types[0]), nudge)
+
+    async def hint(self, shard: str, events: Sequence[JobEvent]) -> None:
+        await self._bus.publish(self._subjects.hint(shard), hint(shard, events))
+        if any(event.awaited for event in events):
+            await self._bus.publish(self._subjects.ended(shard), b"")
+
+    async def stop(self, worker_id: str, job_id: UUID, fence: int) -> None:
+        await self._bus.publish(self._subjects.cancel(worker_id), stop_to_bytes(job_id, fence))
+
+
+class Intake:
+    """What comes in: nudges and word of ends to every scheduler, grabs to one of them.
+
+    A component. On drain it ceases to take grabs, then has those that wait sent elsewhere.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        grabbed: Callable[[Grab], None],
+        heard: Callable[[Word], None],
+        ended: Callable[[str], None],
+        closing: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.name = "intake"
+        self._bus, self._subjects = bus, subjects
+        self._grabbed, self._heard, self._closing = grabbed, heard, closing
+        self._ended = ended
+        self._grabs: Subscription | None = None
+        self._nudges: Subscription | None = None
+        self._ends: Subscription | None = None
+
+    async def start(self) -> None:
+        self._nudges = await self._bus.subscribe(self._subjects.all_due, self._on_nudge)
+        self._ends = await self._bus.subscribe(self._subjects.all_ended, self._on_end)
+        self._grabs = await self._bus.subscribe(
+            self._subjects.all_grabs, self._on_grab, queue=SCHEDULERS
+        )
+
+    async def stop_taking(self) -> None:
+        """The broker gives grabs to other schedulers from now on, and so do we."""
+        grabs, self._grabs = self._grabs, None
+        if grabs is not None:
+            await grabs.unsubscribe()
+            await self._closing()
+
+    async def stop(self) -> None:
+        await self.stop_taking()
+        nudges, self._nudges = self._nudges, None
+        ends, self._ends = self._ends, None
+        for subscription in (nudges, ends):
+            if subscription is not None:
+                await subscription.unsubscribe()
+
+    def _on_grab(self, message: Message) -> None:
+        try:
+            self._grabbed(grab_from_bytes(message.payload, message.reply))
+        except ValueError as error:
+            _malformed(message, error)
+
+    def _on_nudge(self, message: Message) -> None:
+        try:
+            type_ = self._subjects.tail(message.subject)
+            self._heard(nudge_from_bytes(message.payload, type_))
+        except ValueError as error:
+            _malformed(message, error)
+
+    def _on_end(self, message: Message) -> None:
+        self._ended(self._subjects.tail(message.subject))
+
+
+def _malformed(message: Message, error: ValueError) -> None:
+    extra = {"action": "message_malformed", "subject": message.subject, "error": str(error)}
+    log.warning("dropped a malformed message", extra=extra)

@@ -1,0 +1,364 @@
+"""The claimer: where credit meets due work.
+
+A claim is one statement on one shard for one worker, and its jobs go out as one message: batches
+stay whole. At most one claim per (type, shard) is under way, so that two do not share out what one
+could carry; different shards are claimed from in parallel, each type's shards in turn.
+
+Commit, then publish. Jobs that were claimed but could not be sent are taken back at once by their
+fence; if that fails too, or we die in between, the sweep finds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+
+from services.mesh.clock import Clock
+from services.mesh.errors import DependencyUnavailable, MeshError
+from services.mesh.jobs.model import Claimed
+from services.mesh.jobs.type_settings import TypeSettings
+from services.mesh.runtime import Counts, Loop, Tally, Tasks
+from services.mesh.store.answers import ClaimAnswer
+from services.mesh.telemetry.tracing import Tracing
+from services.scheduler.app.alarm import Alarm
+from services.scheduler.app.board import DueBoard
+from services.scheduler.app.limits import Limits
+from services.scheduler.app.measures import Measures
+from services.scheduler.app.shards import Shards
+from services.scheduler.domain.credit import Grab
+from services.scheduler.domain.limits import BatchLimits
+from services.scheduler.domain.pace import Pace, PaceRules
+from services.scheduler.domain.shares import Share, ShareRules
+from services.scheduler.domain.times import EPOCH, Shown, micros
+from services.scheduler.ports import Broker, Shard
+
+log = logging.getLogger(__name__)
+
+#: Nobody waits for this tick; it only repairs a wake-up that a defect lost.
+IDLE_SECONDS = 5.0
+#: Of the traces in a batch, so many are linked to its span.
+MOST_LINKS = 64
+#: Timers go off when this part of the time that claims look ahead is left: so one claim takes the
+#: jobs of many timers.
+LEAD = 0.3
+#: A second look comes so much after the time it is for.
+SLACK = 0.005
+#: Room that is worth to be held for longer.
+AMPLE = 8
+#: (type, shard) pairs whose pace is remembered; forgetting one costs a claim a little too early.
+MOST_LANES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """What is remembered of the claims on one (type, shard)."""
+
+    pace: Pace
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """One claim under way."""
+
+    grab: Grab
+    shard: str
+    limit: int
+    mark: int
+    began: float
+    ahead: timedelta
+    recent: timedelta | None
+    """Only what has not been due for longer; None: everything."""
+    settings: TypeSettings | None = None
+    """Set if the type has limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """A claim that took all there was."""
+
+    type: str
+    shard: str
+    began: float
+    """By the local clock."""
+    brought: int
+    until: datetime
+    """It looked for what is due up to then, by the shard's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRules:
+    """How claims are made."""
+
+    most_per_shard: int = 4
+    """Claims under way on one shard; each takes a connection."""
+    ahead: float = 0.0
+    """How long before their time, in seconds, jobs are handed to workers that wait for it."""
+
+    def ahead_for(self, grab: Grab) -> timedelta:
+        """A worker with little room should not hold it for long."""
+        if not grab.waits:
+            return timedelta(0)
+        return timedelta(seconds=self.ahead * (1.0 if grab.credit >= AMPLE else LEAD))
+
+    pace: PaceRules = field(default_factory=PaceRules)
+    share: ShareRules = field(default_factory=ShareRules)
+
+
+class Claimer(Loop):
+    """Begins claims whenever credit and due work meet. Also the one who passes on due work that
+    has no credit here, since nobody else knows when the credit ran out.
+    """
+
+    def __init__(
+        self,
+        board: DueBoard,
+        shards: Shards,
+        broker: Broker,
+        tasks: Tasks,
+        clock: Clock,
+        limits: BatchLimits,
+        measures: Measures,
+        tracing: Tracing,
+        bounds: Limits,
+        rules: ClaimRules | None = None,
+    ) -> None:
+        super().__init__("claimer", IDLE_SECONDS)
+        self._board, self._shards, self._broker = board, shards, broker
+        self._tasks, self._clock = tasks, clock
+        self._limits, self._measures, self._tracing = limits, measures, tracing
+        self._bounds, self._rules = bounds, rules or ClaimRules()
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._under_way: set[tuple[str, str]] = set()
+        self._per_shard: Counter[str] = Counter()
+        self._linger = Alarm(self.nudge)
+        #: Marks of the flags that were raised for a second look.
+        self._looks: dict[tuple[str, str], int] = {}
+        #: Claims that have ended, for tests to wait on.
+        self.claims = Tally()
+        #: Told of each claim that came back short.
+        self.on_short: Callable[[Short], None] = lambda short: None
+
+    async def run_once(self) -> Counts:
+        """Begin every claim that can begin now; they end by themselves. How many."""
+        begun = 0
+        if self._broker.connected and self._bounds.known:
+            for type_ in self._board.flags.types():
+                if self._board.has_credit(type_):
+                    begun += self._begin(type_)
+        return {"begun": begun, "told": await self._board.tell(self._under_way)}
+
+    async def finish(self, timeout: float) -> None:
+        """Return when no claim is under way."""
+        while self._under_way:
+            await self.claims.more(timeout=timeout)
+
+    async def stop(self) -> None:
+        self._linger.clear()
+        await super().stop()
+
+    # --- beginning
+
+    def _begin(self, type_: str) -> int:
+        begun = 0
+        for shard in self._board.flags.shards(type_):
+            if self._may_claim(type_, shard):
+                grab = self._board.book.take(type_)
+                if grab is None:
+                    break
+                self._spawn(grab, shard)
+                begun += 1
+        return begun
+
+    def _may_claim(self, type_: str, shard: str) -> bool:
+        if (type_, shard) in self._under_way or not self._shards.gate(shard).open:
+            return False
+        if self._per_shard[shard] >= self._rules.most_per_shard:
+            return False
+        wait = self._lane(type_, shard).pace.wait(self._clock.monotonic())
+        if wait <= 0 and (settings := self._bounds.settings(type_)) is not None:
+            busy = any(type_ == claimed for claimed, _ in self._under_way)
+            mark = self._board.flags.mark(type_, shard) or 0
+            wait = self._bounds.wait(settings, shard, mark, busy)
+        if 0 < wait < math.inf:
+            self._linger.set(wait)
+        return wait <= 0
+
+    def _spawn(self, grab: Grab, shard: str) -> None:
+        self._under_way.add((grab.type, shard))
+        self._per_shard[shard] += 1
+        mark = self._board.flags.begin(grab.type, shard)
+        limit = self._limits.limit(grab.type, grab.credit)
+        ahead = self._rules.ahead_for(grab)
+        settings = self._bounds.settings(grab.type)
+        if settings is not None:
+            limit = self._bounds.begin(settings, limit)
+            ahead = timedelta(0)  # what waits for its time would hold a place
+        lately = self._lane(grab.type, shard).share.next()
+        recent = None if lately is None else timedelta(seconds=lately)
+        claim = _Claim(grab, shard, limit, mark, self._clock.monotonic(), ahead, recent, settings)
+        self._tasks.spawn(self._run_claim(claim), f"claim-{shard}-{grab.type}", vital=False)
+
+    def _lane(self, type_: str, shard: str) -> _Lane:
+        lane = self._lanes.get((type_, shard))
+        if lane is None:
+            if len(self._lanes) > MOST_LANES:
+                self._lanes.clear()
+            lane = _Lane(Pace(self._rules.pace), Share(self._rules.share))
+            self._lanes[type_, shard] = lane
+        return lane
+
+    # --- one claim
+
+    async def _run_claim(self, claim: _Claim) -> None:
+        brought: ClaimAnswer | None = None
+        try:
+            answer = await self._ask(claim)
+            await self._deliver(claim, answer.jobs)
+            brought = answer
+        except MeshError as error:
+            extra = {"action": "claim_failed", "shard": claim.shard, "type": claim.grab.type}
+            log.info("claim failed: %s", error, extra=extra)
+        finally:
+            full = self._end(claim, brought)
+        if full is not None:
+            await self._answer_empty(full)
+        if brought is not None and brought.jobs:
+            await self._hint(claim.shard, brought)
+
+    async def _ask(self, claim: _Claim) -> ClaimAnswer:
+        grab, shard = claim.grab, claim.shard
+        lane, brought = self._lane(grab.type, shard), 0
+        lane.pace.began(claim.began)
+        try:
+            answer = await self._shards.ask(shard, lambda store: self._claim(store, claim))
+            brought = len(answer.jobs)
+            received = self._clock.monotonic()
+            if answer.now > EPOCH:  # else nothing was asked, and no clock looked at
+                self._shards.clocks[shard].read(micros(answer.now), claim.began, received)
+            if claim.recent is None:
+                lane.share.ended(_waited(answer), full=brought >= claim.limit)
+            if claim.settings is not None:
+                answer = self._bounds.brought(claim.settings, answer)
+            return answer
+        finally:
+            ended = self._clock.monotonic()
+            # One that left the backlog aside says nothing about how much there is.
+            lane.pace.ended(ended, brought if claim.recent is None else claim.limit, claim.limit)
+            self._measures.claim_took(shard, ended - claim.began)
+
+    async def _claim(self, store: Shard, claim: _Claim) -> ClaimAnswer:
+        grab, settings = claim.grab, claim.settings
+        if settings is None or not settings.max_running_per_key:
+            wanted = (grab.type, grab.worker_id, claim.limit, claim.ahead, claim.recent)
+            return await store.claim(*wanted)
+        held = self._bounds.book.held_keys(grab.type, self._clock.monotonic())
+        per_key = settings.max_running_per_key
+        return await store.claim_keyed(grab.type, grab.worker_id, claim.limit, per_key, held)
+
+    def _end(self, claim: _Claim, brought: ClaimAnswer | None) -> Grab | None:
+        """Put flag and credit right; a claim that failed costs neither."""
+        grab, shard = claim.grab, claim.shard
+        count = 0 if brought is None else len(brought.jobs)
+        short = brought is not None and count < claim.limit
+        stuck = brought is not None and short and brought.skipped and not brought.more
+        left = brought is not None and (brought.skipped or brought.more)
+        exhausted = short and not left and claim.recent is None
+        self._board.flags.end(grab.type, shard, claim.mark, exhausted=exhausted)
+        if claim.settings is not None:
+            # Not if the flag was raised meanwhile: new work may have keys with room.
+            mark = self._board.flags.mark(grab.type, shard)
+            stuck = stuck and mark == claim.mark
+            self._bounds.end(claim.settings, shard, claim.limit, mark, stuck)
+        full = self._board.book.settle(grab, count)
+        self._under_way.discard((grab.type, shard))
+        self._per_shard[shard] -= 1
+        self.claims.add()
+        self.nudge()
+        if exhausted and brought is not None:
+            until = brought.now + claim.ahead
+            self.on_short(Short(grab.type, shard, claim.began, count, until))
+            if self._rules.ahead and not claim.ahead:
+                self._look_again(claim)
+        return full
+
+    def _look_again(self, claim: _Claim) -> None:
+        """Timers go off ahead, and this claim did not look ahead: what is due in a moment may be
+        what the flag was raised for. Look once more when it is, and not again after that.
+        """
+        key = (claim.grab.type, claim.shard)
+        if self._looks.pop(key, None) != claim.mark:
+            lead = LEAD * self._rules.ahead + SLACK
+            asyncio.get_running_loop().call_later(lead, self._look, *key)
+
+    def _look(self, type_: str, shard: str) -> None:
+        flags = self._board.flags
+        if not flags.is_raised(type_, shard):
+            self._looks[type_, shard] = flags.raise_(type_, shard, told=True)
+            self.nudge()
+
+    # --- sending
+
+    async def _deliver(self, claim: _Claim, jobs: list[Claimed]) -> None:
+        if not jobs:
+            return
+        grab = claim.grab
+        attributes = {"jobmesh.shard": claim.shard, "jobmesh.type": grab.type}
+        links = _sampled(jobs) if self._tracing.enabled else ()
+        with self._tracing.start_span(
+            "dispatch", "producer", parent="", links=links, attributes=attributes
+        ) as span:
+            span.set("jobmesh.count", len(jobs))
+            try:
+                size = await self._broker.dispatch(grab, jobs, self._shard_now(claim))
+            except DependencyUnavailable:
+                await self._take_back(claim, jobs)
+                raise
+        self._limits.weighed(grab.type, len(jobs), size)
+        due_times = [job.due_time for job in jobs]
+        self._measures.claimed(grab.type, claim.shard, due_times, jobs[0].dispatch_time)
+
+    def _shard_now(self, claim: _Claim) -> Shown:
+        if not claim.ahead:
+            return Shown()
+        return self._shards.clocks[claim.shard].shown(self._clock.monotonic())
+
+    async def _take_back(self, claim: _Claim, jobs: list[Claimed]) -> None:
+        self._measures.unsent(claim.shard, len(jobs))
+        if claim.settings is not None:
+            self._bounds.book.unsent(jobs)
+        dispatches = [(job.id, job.fence) for job in jobs]
+        try:
+            await self._shards.ask(claim.shard, lambda store: store.sweep(dispatches))
+        except MeshError as error:
+            extra = {"action": "take_back_failed", "shard": claim.shard, "count": len(jobs)}
+            log.warning("unsent jobs are left to the sweep: %s", error, extra=extra)
+
+    async def _hint(self, shard: str, answer: ClaimAnswer) -> None:
+        with suppress(DependencyUnavailable):
+            await self._broker.hint(shard, answer.events)
+
+    async def _answer_empty(self, grab: Grab) -> None:
+        with suppress(DependencyUnavailable):
+            await self._broker.answer_empty(grab)
+
+
+def _waited(answer: ClaimAnswer) -> float:
+    """How long, in seconds, the oldest of the jobs has been due."""
+    oldest = min((job.due_time for job in answer.jobs), default=answer.now)
+    return (answer.now - oldest).total_seconds()
+
+
+def _sampled(jobs: list[Claimed]) -> list[str]:
+    """The traces of the batch that are recorded; the last byte of a traceparent says so."""
+    sampled = (
+        job.traceparent for job in jobs if job.traceparent and job.traceparent[-1] in "13579bdf"
+    )
+    return list(islice(sampled, MOST_LINKS))

@@ -1,0 +1,139 @@
+"""The schedule firer of one shard: the next runs of recurring schedules.
+
+It goes by an alarm, set to when the shard's next schedule wants to be looked at: readings of the
+shard tell that every few seconds, and a nudge tells of a new one. Runs are made a moment ahead of
+their time, half of which the alarm leaves: so those of many schedules are made together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from math import inf
+
+from services.mesh.clock import Clock
+from services.mesh.errors import DependencyUnavailable
+from services.mesh.jobs.model import JobEvent
+from services.mesh.runtime import Counts
+from services.mesh.store.answers import CancelResult
+from services.scheduler.app.alarm import Alarm
+from services.scheduler.app.board import DueBoard
+from services.scheduler.app.measures import Measures
+from services.scheduler.app.shards import Shards
+from services.scheduler.domain.times import micros
+from services.scheduler.ports import Broker
+
+#: Schedules fired in one transaction.
+BATCH = 100
+#: Transactions in a row: what is made up for after hours must not keep the slot from being read.
+MOST_PER_PASS = 5
+
+
+class ScheduleFirer:
+    """Makes one job per nominal time; the shard sees to it that two schedulers make only one."""
+
+    def __init__(
+        self,
+        shard: str,
+        shards: Shards,
+        board: DueBoard,
+        broker: Broker,
+        measures: Measures,
+        clock: Clock,
+        ahead: float,
+        stored: Callable[[], None],
+    ) -> None:
+        """Jobs are made up to `ahead` seconds before their time, so that the slot has them when it
+        comes; `stored` is told when schedules were moved on.
+        """
+        self.shard = shard
+        self._shards, self._board = shards, board
+        self._broker, self._measures, self._clock = broker, measures, clock
+        self._ahead, self._stored = timedelta(seconds=ahead), stored
+        self._lead = ahead / 2
+        self._next_us: int | None = None
+        self._ring_at = inf
+        #: Rings when there is something to fire.
+        self.alarm = Alarm(lambda: None)
+
+    # --- when
+
+    @property
+    def is_due(self) -> bool:
+        return self._ring_at <= self._clock.monotonic()
+
+    def seen(self, next_time: datetime | None) -> None:
+        """A reading says when the next schedule wants to be looked at."""
+        self.forget()
+        if next_time is not None:
+            self.expect(micros(next_time))
+
+    def expect(self, next_us: int) -> None:
+        """A schedule wants to be looked at then, by the shard's clock."""
+        times = self._shards.clocks[self.shard]
+        if times.known and (self._next_us is None or next_us < self._next_us):
+            self._next_us = next_us
+            self._ring(times.local(next_us) - self._lead)
+
+    def forget(self) -> None:
+        """Nothing is known, or another scheduler looks after the shard now."""
+        self._next_us, self._ring_at = None, inf
+        self.alarm.clear()
+
+    def _ring(self, at: float) -> None:
+        self._ring_at = at
+        self.alarm.set(max(0.0, at - self._clock.monotonic()) + 0.001)
+
+    def _nothing_moved(self, expected_us: int | None) -> None:
+        """A schedule that follows its runs is not looked at ahead: come again at its time. If that
+        has passed, another scheduler has it in hand; the next reading tells.
+        """
+        if expected_us is not None:
+            due = self._shards.clocks[self.shard].local(expected_us)
+            if due > self._clock.monotonic():
+                self._next_us = expected_us
+                self._ring(due)
+
+    # --- what
+
+    async def run_once(self) -> Counts:
+        """Fire every schedule whose time has come."""
+        fired = missed = moved = 0
+        expected_us = self._next_us
+        self.forget()
+        for _ in range(MOST_PER_PASS):
+            answer = await self._shards.ask(
+                self.shard, lambda store: store.fire_due_schedules(BATCH, self._ahead)
+            )
+            if answer.events:
+                # Those that are ahead of their time have a timer when the slot is read again.
+                self._board.found(self.shard, {e.type for e in answer.events if _is_due(e)})
+                with suppress(DependencyUnavailable):
+                    await self._broker.hint(self.shard, answer.events)
+            await self._stop(answer.cancelled)
+            fired += answer.fired
+            missed += answer.missed
+            moved += answer.moved
+            if not answer.more:
+                break
+        else:
+            self._ring(self._clock.monotonic())  # go on when the shard's other duties had a turn
+        if moved:
+            self._stored()
+        else:
+            self._nothing_moved(expected_us)
+        if fired or missed:
+            self._measures.fired(self.shard, fired, missed)
+        return {"fired": fired, "missed": missed}
+
+    async def _stop(self, cancelled: Sequence[CancelResult]) -> None:
+        """Runs that had to make way: tell their workers. Lost, their reports are refused."""
+        for result in cancelled:
+            if result.worker_id:
+                with suppress(DependencyUnavailable):
+                    await self._broker.stop(result.worker_id, result.job_id, result.fence)
+
+
+def _is_due(event: JobEvent) -> bool:
+    return event.due_time is not None and event.due_time <= event.time

@@ -1,0 +1,191 @@
+"""The slot grabber of one shard: jobs that will be due, fired each at its time.
+
+At least twice per width of a slot it reads the due times of the slot that begins at the shard's
+now, and sets a timer for each; so whatever is stored at least half a slot ahead of its time is
+always seen. What is stored later than that is announced by a nudge that says when it is due.
+
+The statement that reads the slot tells all else that goes by time, so that a shard at rest costs
+one statement every few seconds: which types are due (everything overdue is found by this: lost
+nudges, times that fell between two slots, times that passed while the shard was away), and what the
+other duties wait for, which is passed on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from services.mesh.clock import Clock
+from services.mesh.errors import Draining, MeshError
+from services.mesh.runtime import Counts, Tally, Tasks
+from services.mesh.store.answers import Pulse, Slot
+from services.scheduler.app.alarm import Alarm
+from services.scheduler.app.board import DueBoard
+from services.scheduler.app.measures import Measures
+from services.scheduler.app.shards import Shards
+from services.scheduler.domain.rereading import Rereading, RereadRules
+from services.scheduler.domain.timers import DueTimers
+from services.scheduler.domain.times import micros, time_of
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRules:
+    """How slots are read. Times in seconds."""
+
+    width: float = 4.0
+    dispatch: float = 5.0
+    """A dispatch that nobody locked for so long is lost."""
+    lead: float = 0.0
+    """How long before its time a timer goes off."""
+    limit: int = 5_000
+    """Due times read at once; more are read with the next slot."""
+    rereading: RereadRules = field(default_factory=RereadRules)
+
+
+class SlotGrabber:
+    """The coming slot of one shard."""
+
+    def __init__(
+        self,
+        shard: str,
+        shards: Shards,
+        board: DueBoard,
+        tasks: Tasks,
+        clock: Clock,
+        measures: Measures,
+        rules: SlotRules | None = None,
+    ) -> None:
+        self.name = f"slots-{shard}"
+        self.shard = shard
+        self.slot_end: datetime | None = None
+        #: What the last reading told.
+        self.seen: Pulse | None = None
+        #: Told of each reading.
+        self.on_seen: Callable[[Pulse], None] = lambda seen: None
+        self._shards, self._board = shards, board
+        self._tasks, self._clock, self._measures = tasks, clock, measures
+        self._rules = rules or SlotRules()
+        self._times = shards.clocks[shard]
+        self._lead_us = round(self._rules.lead * 1e6)
+        self._timers = DueTimers()
+        self._alarm = Alarm(self._fire)
+        self._again = Alarm(self._read_in_background)
+        self._rereading = Rereading(self._rules.rereading)
+        self._since: float | None = None
+        #: Timers that went off, for tests to wait on.
+        self.fired = Tally()
+
+    async def start(self) -> None:
+        """Nothing to do: the rounds begin."""
+
+    async def stop(self) -> None:
+        self.forget()
+
+    @property
+    def waiting(self) -> int:
+        """Due times that have not come yet."""
+        return len(self._timers)
+
+    def lag(self) -> float:
+        """Seconds by which the end of the last slot lies in the past; 0 when all is well."""
+        if self.slot_end is None or not self._times.known:
+            return 0.0
+        now = self._times.at(self._clock.monotonic())
+        return max(0.0, (now - micros(self.slot_end)) / 1e6)
+
+    # --- reading
+
+    async def run_once(self) -> Counts:
+        """Read the coming slot, and which types are due already."""
+        start, self._since = self._start(), None
+        self._again.clear()
+        width = timedelta(seconds=self._rules.width)
+        sent = self._clock.monotonic()
+        seen = await self._ask(start, width)
+        self._times.read(micros(seen.slot.now), sent, self._clock.monotonic())
+        self.seen, self.slot_end = seen, seen.slot.end
+        self._measures.lag(self.shard, self.lag())
+        added = self._timers.add(_due_times(seen.slot), sent)
+        self._set_alarm()
+        if seen.slot.end - seen.slot.start < width:
+            # The limit was hit: read on when half of what was read has passed.
+            self._again.set(max(0.01, (seen.slot.end - seen.slot.now).total_seconds() / 2))
+        if seen.due_types:
+            self._board.found(self.shard, seen.due_types)
+        self.on_seen(seen)
+        return {"grabbed": added, "due": len(seen.due_types)}
+
+    async def _ask(self, start: datetime | None, width: timedelta) -> Pulse:
+        limit, dispatch = self._rules.limit, timedelta(seconds=self._rules.dispatch)
+        return await self._shards.ask(
+            self.shard, lambda store: store.pulse(start, width, limit, dispatch)
+        )
+
+    def expect(self, types: Collection[str], due_us: int) -> None:
+        """Jobs were stored that are due then. If the slot that was read reaches so far, the next
+        one would come too late for them.
+        """
+        if self.slot_end is not None and due_us < micros(self.slot_end):
+            self._timers.add(((type_, due_us) for type_ in types), self._clock.monotonic())
+            self._set_alarm()
+
+    def read_soon(self, since: float) -> None:
+        """Read the slot again out of turn: something may have been stored that is due in it, and
+        was not due yet at the local time `since`.
+        """
+        self._since = since if self._since is None else min(self._since, since)
+        self._again.set(self._rereading.wait(self._clock.monotonic()))
+
+    def covered(self, type_: str, until: datetime, began: float) -> None:
+        """A claim that began at this local time took all of the type that is due until then."""
+        self._timers.covered(type_, micros(until), began)
+
+    def forget(self) -> None:
+        """Another scheduler looks after the shard now, or the process ends."""
+        self._again.clear()
+        self._alarm.clear()
+        self._timers.clear()
+        self.slot_end = self.seen = None
+
+    def _start(self) -> datetime | None:
+        """Where the slot begins: at the shard's now, unless we were asked to look further back,
+        for what has become due since then would be in no slot.
+        """
+        if self._since is None or not self._times.known:
+            return None
+        return time_of(self._times.at(self._since))
+
+    def _read_in_background(self) -> None:
+        self._rereading.began(self._clock.monotonic())
+        if self._shards.gate(self.shard).open:
+            with suppress(Draining):
+                self._tasks.spawn(self._try_read(), f"slot-{self.shard}", vital=False)
+
+    async def _try_read(self) -> None:
+        try:
+            self._rereading.ended((await self.run_once())["grabbed"])
+        except MeshError:
+            return  # the gate is closed now; the first tick after it opens reads again
+
+    # --- firing
+
+    def _set_alarm(self) -> None:
+        due = self._timers.next()
+        if due is not None:
+            delay = self._times.local(due - self._lead_us) - self._clock.monotonic()
+            # Loops round to the millisecond, some of them down; too early costs a second alarm.
+            self._alarm.set(math.ceil(max(0.0, delay) * 1000) / 1000)
+
+    def _fire(self) -> None:
+        types = self._timers.pop(self._times.at(self._clock.monotonic()) + self._lead_us)
+        if types:
+            self._board.found(self.shard, types)
+            self.fired.add(len(types))
+        self._set_alarm()
+
+
+def _due_times(slot: Slot) -> Iterator[tuple[str, int]]:
+    return ((due.type, micros(due.due_time)) for due in slot.due_times)

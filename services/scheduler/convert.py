@@ -1,0 +1,159 @@
+"""Between the wire and the scheduler's own records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+from jobmesh.v1 import bus_pb2, scheduler_service_pb2
+
+from services.mesh.jobs.model import NO_TIMEOUTS, Claimed
+from services.mesh.wire.payloads import payload_to_proto
+from services.mesh.wire.values import duration, micros_of, timestamp
+from services.scheduler.domain.credit import Grab
+from services.scheduler.domain.times import Shown
+from services.scheduler.domain.views import TickReport, View
+from services.scheduler.domain.word import Word
+
+# --- the broker
+
+
+def grab_from_bytes(payload: bytes, inbox: str) -> Grab:
+    """Read a worker's grab; anything that is not one is a ValueError."""
+    try:
+        message = bus_pb2.Grab.FromString(payload)
+    except DecodeError as error:
+        raise ValueError(f"not a grab: {error}") from error
+    if not message.worker_id or not message.type or not inbox:
+        raise ValueError("a grab names its worker, its type and where to answer")
+    return Grab(
+        message.worker_id, message.type, message.credit, message.grab_no, inbox, message.waits
+    )
+
+
+def nudge_from_bytes(payload: bytes, type_: str) -> Word:
+    """Read a nudge that came on the subject of `type_`."""
+    try:
+        message = bus_pb2.Nudge.FromString(payload)
+    except DecodeError as error:
+        raise ValueError(f"not a nudge: {error}") from error
+    types = list(message.types) or [type_]
+    return Word(message.shard, types, message.due_time_us, message.more, message.schedule)
+
+
+def nudge_to_bytes(shard: str, types: Sequence[str], first: datetime | None = None) -> bytes:
+    """Work that is due; or, with `first`, soon: from then on, at times that are not named."""
+    nudge = bus_pb2.Nudge(shard=shard, types=types)
+    if first is not None:
+        nudge.due_time_us, nudge.more = micros_of(first), True
+    return nudge.SerializeToString()
+
+
+def stop_to_bytes(job_id: UUID, fence: int) -> bytes:
+    attempt = bus_pb2.CancelledAttempt(job_id=job_id.bytes, dispatch_no=fence)
+    return bus_pb2.CancelHint(attempts=[attempt]).SerializeToString()
+
+
+def empty_batch(grab: Grab, scheduler_id: str, *, draining: bool) -> bytes:
+    return bus_pb2.DispatchBatch(
+        type=grab.type, grab_no=grab.number, scheduler_id=scheduler_id, draining=draining
+    ).SerializeToString()
+
+
+def dispatch_batches(
+    grab: Grab, jobs: Sequence[Claimed], now: Shown, scheduler_id: str, most_bytes: int
+) -> Iterator[bytes]:
+    """The jobs as one message, or as a few where one would be larger than the broker takes."""
+    batch = bus_pb2.DispatchBatch(
+        type=grab.type,
+        grab_no=grab.number,
+        scheduler_id=scheduler_id,
+        now_us=now.us,
+        clock=now.clock,
+    )
+    for job in jobs:
+        _add_dispatch(batch, job)
+    encoded = batch.SerializeToString()
+    if len(encoded) <= most_bytes or len(jobs) == 1:
+        yield encoded
+        return
+    half = len(jobs) // 2
+    yield from dispatch_batches(grab, jobs[:half], now, scheduler_id, most_bytes)
+    yield from dispatch_batches(grab, jobs[half:], now, scheduler_id, most_bytes)
+
+
+def _add_dispatch(batch: bus_pb2.DispatchBatch, job: Claimed) -> None:
+    # Filled in place: a message made first and put into the list is copied, which doubles the cost.
+    message = batch.dispatches.add(
+        job_id=job.id.bytes,
+        namespace=job.namespace,
+        dispatch_no=job.fence,
+        attempt=job.attempt,
+        due_time_us=micros_of(job.due_time),
+        max_attempts=job.max_attempts,
+    )
+    if job.traceparent:
+        message.traceparent = job.traceparent
+    if job.timeouts is not NO_TIMEOUTS:
+        _add_timeouts(message, job)
+    if job.checkpoint is not None:
+        message.checkpoint.data = job.checkpoint.data or b""
+        message.checkpoint.content_type = job.checkpoint.content_type
+    if job.input.ref is None and job.input.data is not None:
+        message.input.data = job.input.data
+        message.input.content_type = job.input.content_type
+    elif (content := payload_to_proto(job.input)) is not None:
+        message.input.CopyFrom(content)
+    for limit in job.limits:
+        message.limits.add(name=limit.name, places=limit.places)
+
+
+def _add_timeouts(message: bus_pb2.Dispatch, job: Claimed) -> None:
+    if (run := duration(job.timeouts.run)) is not None:
+        message.run_timeout.CopyFrom(run)
+    if (silence := duration(job.timeouts.progress)) is not None:
+        message.progress_timeout.CopyFrom(silence)
+    if (left := duration(job.total_left)) is not None:
+        message.total_left.CopyFrom(left)
+
+
+# --- SchedulerService
+
+
+def view_to_proto(view: View) -> scheduler_service_pb2.SchedulerServiceDescribeResponse:
+    return scheduler_service_pb2.SchedulerServiceDescribeResponse(
+        scheduler_id=view.scheduler_id,
+        members=view.members,
+        shards=[
+            scheduler_service_pb2.ShardDuty(
+                shard=shard.shard,
+                slot_end_time=timestamp(shard.slot_end),
+                waiting=shard.waiting,
+                slot_lag=duration(timedelta(seconds=shard.lag)),
+                last_error=shard.error,
+            )
+            for shard in view.shards
+        ],
+        parked=[
+            scheduler_service_pb2.ParkedCredit(
+                worker_id=grab.worker_id, type=grab.type, credit=grab.credit
+            )
+            for grab in view.parked
+        ],
+        paused_types=view.paused,
+    )
+
+
+def tick_to_proto(report: TickReport) -> scheduler_service_pb2.TickResponse:
+    counts = report.counts
+    return scheduler_service_pb2.TickResponse(
+        grabbed=counts.get("grabbed", 0),
+        due_types=sorted(report.due_types),
+        fired=counts.get("fired", 0),
+        swept=counts.get("swept", 0),
+        rescued=counts.get("rescued", 0),
+        expired=counts.get("expired", 0),
+        released=counts.get("released", 0),
+    )

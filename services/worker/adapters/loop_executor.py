@@ -1,0 +1,152 @@
+"""Runs `async def` handlers in the worker's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from jobmesh.context import Context, Hooks
+from jobmesh.errors import AttemptCancelled, HandlerError, PermanentFailure, RetryAfter, Snooze
+from jobmesh.handlers import HandlerSpec
+from jobmesh.invocation import decode, encode, invoke_async, parameters_of
+
+from services.mesh.jobs.model import NO_PAYLOAD, Payload
+from services.mesh.jobs.retry import FailureKind
+from services.worker.adapters.handler_logs import AttemptLogs
+from services.worker.domain.attempt import Attempt
+from services.worker.domain.ending import Failed, Snoozed, failure
+from services.worker.ports import Executor, Observer, Returned
+
+#: Checkpoints of one attempt that may be under way; more means that nobody awaits them.
+MAX_CHECKPOINTS = 16
+
+
+class LoopExecutor(Executor):
+    """They must not block: a blocked loop renews no lease."""
+
+    def __init__(
+        self, handlers: Mapping[str, HandlerSpec], spool: Path, logs: AttemptLogs | None = None
+    ) -> None:
+        self._handlers = handlers
+        self._spool = spool
+        self._logs = logs or AttemptLogs()
+        wants = {type_: parameters_of(spec.function) for type_, spec in handlers.items()}
+        self._wants_file = {type_: want.input_kind is Path for type_, want in wants.items()}
+        #: For handlers that look at no context, one for all of them: making it is a good part of
+        #: what a trivial attempt costs.
+        self._shared = {
+            type_: Context(job_id="", type=type_)
+            for type_, want in wants.items()
+            if want.context_name is None and want.input_kind is not Path
+        }
+
+    def wants_file(self, type_: str) -> bool:
+        return self._wants_file[type_]
+
+    async def run(
+        self, attempt: Attempt, source: bytes | Path, observer: Observer
+    ) -> Returned | Failed | Snoozed:
+        spec = self._handlers[attempt.type]
+        observer.started()
+        self._logs.follow(observer)
+        context = self._shared.get(attempt.type) or self._context(attempt, observer)
+        try:
+            if isinstance(source, bytes):
+                arguments = decode(spec, source, attempt.content_type, context)
+                output = encode(await spec.function(**arguments))
+            else:
+                output = await invoke_async(spec, source, attempt.content_type, context)
+        except asyncio.CancelledError:
+            context.close()
+            raise
+        except BaseException as error:
+            # All of them: a handler's `sys.exit()` must not end the worker.
+            context.close()
+            return ended_by(error)
+        if isinstance(output.content, Path):
+            return Returned(
+                output.content, output.content_type, partial(asyncio.to_thread, context.close)
+            )
+        context.close()
+        return Returned(output.content, output.content_type)
+
+    def _context(self, attempt: Attempt, observer: Observer) -> Context:
+        line = HandlerLine(attempt, observer)
+        stored = attempt.checkpoint
+        return Context(
+            job_id=str(attempt.job_id),
+            type=attempt.type,
+            namespace=attempt.namespace,
+            attempt=attempt.number,
+            max_attempts=attempt.max_attempts,
+            dispatch_no=attempt.fence,
+            traceparent=attempt.traceparent,
+            checkpoint=None if stored is None else (stored.data or b"", stored.content_type),
+            hooks=Hooks(
+                line.progress, line.heartbeat, line.extend, line.checkpoint, line.is_cancelled
+            ),
+            scratch_root=self._spool,
+        )
+
+
+class HandlerLine:
+    """From a handler to its observer, from the loop and from threads that the handler started."""
+
+    def __init__(self, attempt: Attempt, observer: Observer) -> None:
+        self._attempt, self._observer = attempt, observer
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._storing: set[asyncio.Task[None]] = set()
+
+    def is_cancelled(self) -> bool:
+        return self._attempt.stop is not None
+
+    def progress(self, done: float, total: float, message: str) -> None:
+        self._say(self._observer.progressed, done, total, message)
+
+    def heartbeat(self) -> None:
+        self._say(self._observer.alive)
+
+    def extend(self, seconds: float) -> None:
+        self._say(self._observer.extended, seconds)
+
+    def checkpoint(self, data: bytes, content_type: str) -> asyncio.Task[None] | None:
+        """To be awaited in the loop; in a thread it blocks until it is stored."""
+        storing = self._store(Payload.inline(data, content_type) if content_type else NO_PAYLOAD)
+        if not self._is_here():
+            asyncio.run_coroutine_threadsafe(storing, self._loop).result()
+            return None
+        if len(self._storing) >= MAX_CHECKPOINTS:
+            storing.close()
+            raise RuntimeError("too many checkpoints under way: await ctx.checkpoint(…)")
+        task = self._loop.create_task(storing, name="checkpoint")
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
+        return task
+
+    async def _store(self, state: Payload) -> None:
+        if not await self._observer.checkpointed(state):
+            raise AttemptCancelled("checkpoint refused: the job has moved on without this attempt")
+
+    def _is_here(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def _say(self, what: Callable[..., None], *arguments: object) -> None:
+        if self._is_here():
+            what(*arguments)
+        else:
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+
+def ended_by(error: BaseException) -> Failed | Snoozed:
+    """An exception of a handler as the attempt's ending."""
+    if isinstance(error, Snooze):
+        return Snoozed(error.seconds)
+    permanent = isinstance(error, PermanentFailure | HandlerError)
+    kind = FailureKind.PERMANENT if permanent else FailureKind.ERROR
+    text = "".join(traceback.format_exception(error))
+    found = failure(type(error).__name__, str(error), text, kind=kind)
+    return Failed(found, error.seconds if isinstance(error, RetryAfter) else None)

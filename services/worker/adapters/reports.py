@@ -1,0 +1,49 @@
+"""The report stream, through the Orchestrator's stub."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from jobmesh.v1 import orchestrator_service_pb2
+from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
+
+from services.mesh.rpc import Channel
+from services.worker.convert import answers_from_proto, report_to_proto
+from services.worker.domain.ending import Answer, Report
+from services.worker.ports import Orchestrators, ReportStream
+
+
+class GrpcReportStream(ReportStream):
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    async def send(self, reports: Sequence[Report]) -> None:
+        messages = [report_to_proto(report) for report in reports]
+        await self._call.write(orchestrator_service_pb2.ReportAttemptsRequest(reports=messages))
+
+    async def answers(self) -> AsyncIterator[Sequence[Answer]]:
+        async for response in self._call:
+            if response.verdicts:
+                yield answers_from_proto(response)
+            if response.draining:
+                # What it has not answered by now is told to the next one.
+                return
+
+
+class GrpcOrchestrators(Orchestrators):
+    """Any replica behind a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._stub = OrchestratorServiceStub(channel)
+
+    @asynccontextmanager
+    async def open(self, worker_id: str) -> AsyncIterator[ReportStream]:
+        call: Any = self._stub.ReportAttempts()
+        try:
+            hello = orchestrator_service_pb2.ReportHello(worker_id=worker_id)
+            await call.write(orchestrator_service_pb2.ReportAttemptsRequest(hello=hello))
+            yield GrpcReportStream(call)
+        finally:
+            call.cancel()

@@ -1,0 +1,1 @@
+"""What a worker does, in terms of its ports."""

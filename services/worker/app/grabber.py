@@ -1,0 +1,106 @@
+"""Asks schedulers for work of one type."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from services.mesh.clock import Clock
+from services.mesh.errors import MeshError
+from services.worker.domain.grabbing import Ask, GrabPlan
+from services.worker.ports import WorkSource
+
+log = logging.getLogger(__name__)
+
+
+class Grabber:
+    """Keeps one grab outstanding whenever there is room. The plan decides; this acts and waits.
+
+    `room` says how many attempts may be taken now: none while the worker drains or may not trust
+    its lease. Whoever changes that calls `wake`.
+    """
+
+    def __init__(
+        self,
+        type_: str,
+        plan: GrabPlan,
+        source: WorkSource,
+        room: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self.type = type_
+        self._plan = plan
+        self._source = source
+        self._room = room
+        self._clock = clock
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be room now. Cheap: while an answer is awaited it changes nothing."""
+        if not self._plan.is_outstanding:
+            self._wake.set()
+
+    def answered(self, grab_no: int) -> None:
+        self._plan.answered(grab_no)
+        self._wake.set()
+
+    def refused(self, grab_no: int) -> None:
+        self._plan.refused(grab_no, self._clock.monotonic())
+        self._wake.set()
+
+    def give_up(self) -> None:
+        """The outstanding grab is believed lost, with the scheduler or broker that had it."""
+        self._plan.give_up()
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            step = self._plan.next_step(self._room(), self._clock.monotonic())
+            if isinstance(step, Ask):
+                await self._ask(step)
+            else:
+                await self._rest(step.until)
+
+    async def _ask(self, ask: Ask) -> None:
+        try:
+            await self._source.grab(self.type, ask.credit, ask.grab_no)
+        except MeshError as error:
+            extra = {"action": "grab_failed", "type": self.type, "error": str(error)}
+            log.debug("cannot grab", extra=extra)
+            self._plan.refused(ask.grab_no, self._clock.monotonic())
+
+    async def _rest(self, until: float | None) -> None:
+        if until is None:
+            await self._wake.wait()
+            return
+        delay = max(0.0, until - self._clock.monotonic())
+        timer = asyncio.get_running_loop().call_later(delay, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+
+class Board:
+    """The grabbers at work, of whatever identity: room is shared by all of them."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[str, list[Grabber]] = {}
+
+    def add(self, grabber: Grabber) -> None:
+        self._by_type.setdefault(grabber.type, []).append(grabber)
+
+    def remove(self, grabber: Grabber) -> None:
+        self._by_type[grabber.type].remove(grabber)
+
+    def wake(self, type_: str) -> None:
+        """There may be room for the type."""
+        for grabber in self._by_type.get(type_, ()):
+            grabber.wake()
+
+    def wake_all(self) -> None:
+        """There may be room for any type."""
+        for type_ in self._by_type:
+            self.wake(type_)

@@ -1,0 +1,271 @@
+"""Tells an Orchestrator what became of the attempts of one identity, until it has heard all of it.
+
+Reports go out as they come, as many in one message as there are. Each stays *open* until its
+verdict: a stream that breaks is opened again, to any replica, and everything open is said once
+more; the row recognises what it knows by its fence. So nothing is lost while the worker lives, and
+what is open is bounded by the worker's book, which takes no more work when too much is unsettled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from services.mesh.errors import MeshError
+from services.mesh.runtime import Backoff
+from services.worker.domain.attempt import Attempt
+from services.worker.domain.ending import (
+    Answer,
+    Checkpointed,
+    Failed,
+    Progressed,
+    Report,
+    Succeeded,
+    Verdict,
+    refused,
+)
+from services.worker.ports import Orchestrators, ReportStream
+
+log = logging.getLogger(__name__)
+
+#: The contract's bound on reports in a message, and ours on the outputs in it.
+MAX_REPORTS = 1000
+MAX_BYTES = 2 * 1024 * 1024
+#: A stream that held for so long was not refused: the next one may be opened soon.
+STEADY_SECONDS = 5.0
+RECONNECT = Backoff(first=0.05, ceiling=2.0)
+RETRY = Backoff(first=0.2, ceiling=5.0)
+
+
+class Listener(Protocol):
+    """Who wants to know what the row said."""
+
+    def judged(self, report: Report, verdict: Verdict) -> None:
+        """The attempt's ending has its final verdict."""
+        ...
+
+    def stale(self, attempt: Attempt) -> None:
+        """The row moved on without an attempt that is still running."""
+        ...
+
+    def connected(self, up: bool, why: str = "") -> None: ...
+
+
+class Reporter:
+    """One stream of reports, for as long as the identity has something to say."""
+
+    def __init__(self, worker_id: str, orchestrators: Orchestrators, listener: Listener) -> None:
+        self._worker_id = worker_id
+        self._orchestrators = orchestrators
+        self._listener = listener
+        #: What has no final verdict yet, in the order it was added.
+        self._open: dict[Report, None] = {}
+        #: What the present stream has still to be told.
+        self._outbox: deque[Report] = deque()
+        #: What the present stream was told and has not answered, in order.
+        self._told: deque[Report] = deque()
+        self._progress: dict[Attempt, Report] = {}
+        self._again: list[Report] = []
+        self._again_timer: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # --- what is to be told
+
+    def add(self, report: Report) -> None:
+        self._open[report] = None
+        self._outbox.append(report)
+        self._idle.clear()
+        self._wake.set()
+
+    def add_progress(self, attempt: Attempt, progress: Progressed) -> None:
+        """Of an attempt's progress only the newest is worth telling."""
+        waiting = self._progress.get(attempt)
+        if waiting is not None:
+            waiting.what = progress
+            return
+        report = Report(attempt, progress)
+        self._progress[attempt] = report
+        self.add(report)
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._open)
+
+    async def idle(self) -> None:
+        """Return when every report has its final verdict."""
+        await self._idle.wait()
+
+    # --- the stream
+
+    async def run(self) -> None:
+        """Hold a stream for ever; breaks are repaired here."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        try:
+            while True:
+                began = loop.time()
+                why = await self._converse()
+                failures = 1 if loop.time() - began > STEADY_SECONDS else failures + 1
+                self._listener.connected(False, why)
+                await asyncio.sleep(RECONNECT.delay(failures))
+        finally:
+            self._cancel_again()
+
+    async def _converse(self) -> str:
+        """One stream, from its opening to its end; says why it ended."""
+        try:
+            async with self._orchestrators.open(self._worker_id) as stream:
+                self._start_over()
+                self._listener.connected(True)
+                await self._send_and_hear(stream)
+        except MeshError as error:
+            return str(error)
+        return "the server ended the stream"
+
+    async def _send_and_hear(self, stream: ReportStream) -> None:
+        sending = asyncio.create_task(self._send(stream), name="report-sender")
+        hearing = asyncio.create_task(self._hear(stream), name="report-hearer")
+        try:
+            done, _ = await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await _end(sending, hearing)
+
+    def _start_over(self) -> None:
+        """On a new stream everything open is told again."""
+        self._cancel_again()
+        self._told = deque()
+        self._drop_overtaken()
+        self._outbox = deque(self._open)
+        self._wake.set()
+
+    def _drop_overtaken(self) -> None:
+        """Of an attempt that ended, the start and the progress need not be told again."""
+        ended = {report.attempt for report in self._open if report.is_ending}
+        for report in [r for r in self._open if r.is_news and r.attempt in ended]:
+            self._close(report)
+
+    async def _send(self, stream: ReportStream) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._outbox:
+                batch = self._next_batch()
+                await stream.send(batch)
+
+    def _next_batch(self) -> list[Report]:
+        batch: list[Report] = []
+        size = 0
+        while self._outbox and len(batch) < MAX_REPORTS:
+            report = self._outbox[0]
+            size += _size(report)
+            if batch and size > MAX_BYTES:
+                break
+            batch.append(self._outbox.popleft())
+            if self._progress and self._progress.get(report.attempt) is report:
+                del self._progress[report.attempt]
+        self._told.extend(batch)
+        return batch
+
+    # --- verdicts
+
+    async def _hear(self, stream: ReportStream) -> None:
+        async for answers in stream.answers():
+            self._judge(answers)
+
+    def _judge(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            report = self._told_first(answer)
+            if report is None or report not in self._open:
+                continue
+            if answer.verdict is Verdict.RETRY:
+                report.tries += 1
+                self._again.append(report)
+            elif answer.verdict is Verdict.INVALID and report.is_ending and not report.refused:
+                self._tell_refused(report)
+            else:
+                self._final(report, answer.verdict)
+        if self._again and self._again_timer is None:
+            self._arm_again()
+
+    def _tell_refused(self, report: Report) -> None:
+        """An ending that cannot be stored must not leave its job running for ever."""
+        extra = {"action": "report_refused", "job_id": str(report.attempt.job_id)}
+        log.error("the ending was refused as invalid: %r", report.what, extra=extra)
+        report.what, report.refused = refused(), True
+        self._outbox.append(report)
+        self._wake.set()
+
+    def _told_first(self, answer: Answer) -> Report | None:
+        """The report that is answered. Answers come in order, but nothing depends on that."""
+        told = self._told
+        if told and _is_about(answer, told[0]):
+            return told.popleft()
+        for index, report in enumerate(told):
+            if _is_about(answer, report):
+                del told[index]
+                return report
+        return None
+
+    def _final(self, report: Report, verdict: Verdict) -> None:
+        self._close(report)
+        if report.on_verdict is not None:
+            report.on_verdict(verdict)
+        if report.is_ending:
+            self._listener.judged(report, verdict)
+        elif verdict is Verdict.STALE:
+            self._listener.stale(report.attempt)
+
+    def _close(self, report: Report) -> None:
+        self._open.pop(report, None)
+        if not self._open:
+            self._idle.set()
+
+    def _arm_again(self) -> None:
+        tries = max(report.tries for report in self._again)
+        loop = asyncio.get_running_loop()
+        self._again_timer = loop.call_later(RETRY.delay(tries), self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._again_timer = None
+        again, self._again = self._again, []
+        self._drop_overtaken()
+        self._outbox.extend(report for report in again if report in self._open)
+        self._wake.set()
+
+    def _cancel_again(self) -> None:
+        self._again = []
+        if self._again_timer is not None:
+            self._again_timer.cancel()
+            self._again_timer = None
+
+
+def _is_about(answer: Answer, report: Report) -> bool:
+    return report.attempt.key == answer.key and report.attempt.fence == answer.fence
+
+
+def _size(report: Report) -> int:
+    """About as many bytes as it has on the wire."""
+    what = report.what
+    if isinstance(what, Succeeded):
+        return len(what.output.data or b"") + 200
+    if isinstance(what, Failed):
+        return len(what.failure.message) + len(what.failure.traceback) + 400
+    if isinstance(what, Checkpointed):
+        return len(what.state.data or b"") + 200
+    return 200
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError, MeshError):
+            await task

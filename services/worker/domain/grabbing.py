@@ -1,0 +1,113 @@
+"""When to ask for work, and for how much.
+
+One grab is outstanding per type at a time, for as much as there is room for. Under load room
+appears in crumbs, one finished attempt after the other, and asking for each crumb would melt the
+batches that make the mesh fast. So a worker asks at once when a good share of its capacity is free,
+and else waits a moment for more. A lone job never waits: a worker with nothing to do has all of its
+capacity free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send a grab with this number and credit."""
+
+    grab_no: int
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing before `until`; None: until something changes."""
+
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrabSettings:
+    """The pace of grabbing, in seconds."""
+
+    patience: float = 6.0
+    """How long an answer may take: longer than schedulers park a grab, for one may have died."""
+    linger: float = 0.002
+    """How long crumbs of room are gathered."""
+    share: float = 0.25
+    """The part of the capacity that is worth a grab at once."""
+
+
+class GrabPlan:
+    """The state of grabbing one type. `next_step` decides; the caller does it and says so."""
+
+    def __init__(
+        self, capacity: int, settings: GrabSettings, backoff: Callable[[int], float]
+    ) -> None:
+        self._settings = settings
+        self._backoff = backoff
+        self._enough = max(1, ceil(capacity * settings.share))
+        self._grab_no = 0
+        self._outstanding = False
+        self._expires = 0.0
+        self._crumbs_since: float | None = None
+        self._not_before = 0.0
+        self._refusals = 0
+
+    @property
+    def is_outstanding(self) -> bool:
+        return self._outstanding
+
+    @property
+    def grab_no(self) -> int:
+        """The number of the latest grab."""
+        return self._grab_no
+
+    def next_step(self, room: int, now: float) -> Ask | Wait:
+        """What to do with so much room; an Ask counts as sent."""
+        if self._outstanding:
+            if now < self._expires:
+                return Wait(self._expires)
+            self._outstanding = False
+        if room <= 0:
+            self._crumbs_since = None
+            return Wait()
+        if now < self._not_before:
+            return Wait(self._not_before)
+        if room < self._enough:
+            if self._crumbs_since is None:
+                self._crumbs_since = now
+            ripe = self._crumbs_since + self._settings.linger
+            if now < ripe:
+                return Wait(ripe)
+        return self._ask(room, now)
+
+    def _ask(self, room: int, now: float) -> Ask:
+        self._grab_no += 1
+        self._outstanding = True
+        self._expires = now + self._settings.patience
+        self._crumbs_since = None
+        return Ask(self._grab_no, room)
+
+    def answered(self, grab_no: int) -> bool:
+        """An answer came; False if it is to a grab that was given up before."""
+        if grab_no != self._grab_no or not self._outstanding:
+            return False
+        self._outstanding = False
+        self._refusals = 0
+        return True
+
+    def refused(self, grab_no: int, now: float) -> None:
+        """Nobody heard the grab: ask again, but not at once."""
+        if self._outstanding and grab_no == self._grab_no:
+            self._outstanding = False
+            self._refusals += 1
+            self._not_before = now + self._backoff(self._refusals)
+
+    def give_up(self) -> None:
+        """Whoever had the grab is gone: ask again now."""
+        self._outstanding = False
+        self._not_before = 0.0

@@ -1,0 +1,91 @@
+"""`python -m tests.chaos`: one run, one folder, one line at the end; exit code 0, 1 or 2."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import time
+import traceback
+from pathlib import Path
+
+# Processes are started while channels are open: gRPC's own handlers for that are no help here.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+from tests.chaos.checker import check
+from tests.chaos.evidence import Evidence
+from tests.chaos.plan import KINDS, QUICK_KINDS
+from tests.chaos.recovery import measure
+from tests.chaos.report import recovery_table, write_report
+from tests.chaos.run import Run, RunPlan
+
+_SHOWN = 20
+_QUICK_SEED = 7
+
+
+def main() -> int:
+    asked = _arguments()
+    plan = _plan(asked)
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{plan.seed}"
+    folder = (asked.folder or Path("chaos-runs") / name).absolute()
+    if asked.check:
+        return judge(folder)
+    print(f"seed {plan.seed}, {plan.jobs} jobs, {plan.faults} faults; all of it in {folder}")
+    try:
+        asyncio.run(Run(plan, folder).go())
+    except Exception:
+        traceback.print_exc()
+        print(f"chaos: INVALID seed={plan.seed} the run did not come to its end")
+        return 2
+    return judge(folder)
+
+
+def judge(folder: Path) -> int:
+    """Check a run, write its report, print what matters; the exit code."""
+    evidence = Evidence.read(folder)
+    verdict = check(evidence)
+    line = write_report(folder, evidence, verdict)
+    for text in [*map(str, verdict.violations[:_SHOWN]), *verdict.invalid]:
+        print(text)
+    print(recovery_table(measure(folder, evidence)))
+    print(f"timeline: {folder / 'timeline.html'}")
+    print(line)
+    return verdict.exit_code
+
+
+def _plan(asked: argparse.Namespace) -> RunPlan:
+    if asked.quick:
+        return RunPlan(
+            seed=_QUICK_SEED if asked.seed is None else asked.seed,
+            jobs=asked.jobs or 3_000,
+            seconds=60 * (asked.minutes or 2.2),
+            faults=asked.faults or 36,
+            kinds=QUICK_KINDS,
+            etcd_members=1,
+        )
+    seed = random.randrange(1_000_000) if asked.seed is None else asked.seed
+    kinds = tuple(asked.kinds.split(",")) if asked.kinds else tuple(KINDS)
+    minutes = asked.minutes or 35.0
+    jobs = asked.jobs or round(minutes * 100_000 / 35)
+    # As many faults as a run of this length holds; each kind at least once.
+    faults = asked.faults or max(len(kinds), round(minutes * 500 / 35))
+    return RunPlan(seed, jobs, minutes * 60, faults, kinds)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--jobs", type=int, help="at least so many are submitted")
+    parser.add_argument("--minutes", type=float, help="how long jobs are submitted; 35 by default")
+    parser.add_argument("--faults", type=int)
+    parser.add_argument("--kinds", default="", help="separated by commas; all if not said")
+    parser.add_argument("--quick", action="store_true", help="a short run with a fixed seed")
+    parser.add_argument("--folder", type=Path, help="where the run is kept")
+    parser.add_argument("--check", action="store_true", help="check a run that is there already")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Canaries: jobs submitted because of a fault, to see how long the mesh needs to serve one again.
+
+Keyed, so that each goes to the shard it is meant for and is sent again until somebody answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from jobmesh.v1 import enqueue_service_pb2 as pb
+
+from services.mesh.jobs.ids import bucket_for_key
+from services.mesh.jobs.topology import BucketMap
+from tests.chaos.clients import CALL_SECONDS, ChaosClient, Ring, connect
+from tests.chaos.history import Journal, now
+from tests.chaos.orders import Order
+from tests.chaos.plan import Fault
+
+NAMESPACE = "canary"
+_LOOK_SECONDS = 0.05
+_PATIENCE_SECONDS = 60.0
+OWN, OTHER, ANY = "own shard", "other shard", "any"
+#: Which canaries fly when a fault strikes, and when it has been undone.
+WHEN_STRUCK: Mapping[str, tuple[str, ...]] = {
+    "kill.scheduler": (ANY,),
+    "kill.orchestrator": (ANY,),
+    "kill.enqueue": (ANY,),
+    "kill.nats": (ANY,),
+    "kill.etcd": (ANY,),
+    "kill.shard": (OTHER,),
+    "stop.shard": (OTHER,),
+    "kill.all": (ANY,),
+}
+WHEN_HEALED: Mapping[str, tuple[str, ...]] = {
+    "kill.shard": (OWN,),
+    "restart.shard": (OWN,),
+    "stop.shard": (OWN,),
+    "readonly.shard": (OWN,),
+    "full.shard": (OWN,),
+    "quorum.etcd": (ANY,),
+    "stop.nats": (ANY,),
+}
+
+
+class Canaries:
+    """Sends them, waits for them, writes `canaries.jsonl`."""
+
+    def __init__(self, targets: Sequence[str], shards: int, folder: Path) -> None:
+        self._clients = connect(targets)
+        self._map = BucketMap.even([f"s{index}" for index in range(shards)])
+        self._ledger = str(folder / "effects.log")
+        self._history = Journal(folder / "history-canaries.jsonl")
+        self._log = Journal(folder / "canaries.jsonl")
+        self._flying: set[asyncio.Task[None]] = set()
+        self._count = 0
+
+    def struck(self, fault: Fault, line: Mapping[str, Any]) -> None:
+        for where in WHEN_STRUCK.get(fault.kind, ()):
+            self._send(fault, "struck", where)
+
+    def healed(self, fault: Fault, line: Mapping[str, Any]) -> None:
+        for where in WHEN_HEALED.get(fault.kind, ()):
+            self._send(fault, "healed", where)
+
+    async def close(self) -> None:
+        """Wait for those still under way."""
+        await asyncio.gather(*self._flying)
+        for client in self._clients:
+            await client.close()
+        self._history.close()
+        self._log.close()
+
+    def _send(self, fault: Fault, when: str, where: str) -> None:
+        self._count += 1
+        ref = f"canary-{self._count}"
+        flight = asyncio.create_task(self._fly(fault, when, where, ref), name=ref)
+        self._flying.add(flight)
+        flight.add_done_callback(self._flying.discard)
+
+    async def _fly(self, fault: Fault, when: str, where: str, ref: str) -> None:
+        acked: list[str] = []
+        ring = Ring(self._clients, self._count)
+        client = ChaosClient(ref, ring, self._history, lambda job, space: acked.append(job))
+        order = Order(
+            kind="canary",
+            ref=ref,
+            namespace=NAMESPACE,
+            type="hop",
+            input={"ledger": self._ledger},
+            key=self._key(ref, fault.target, where),
+        )
+        line = {"fault": fault.number, "kind": fault.kind, "when": when, "where": where}
+        begin = now()
+        await client.submit([order])
+        if acked:
+            line["acked"] = now() - begin
+            if await self._has_ended(ring, acked[0]):
+                line["ended"] = now() - begin
+        self._log.write(**line, began=begin)
+
+    async def _has_ended(self, ring: Ring, job: str) -> bool:
+        request = pb.GetJobRequest(namespace=NAMESPACE, job_id=job)
+        deadline = now() + _PATIENCE_SECONDS
+        while now() < deadline:
+            try:
+                answer = await ring.client.stub.GetJob(request, timeout=CALL_SECONDS)
+                if answer.job.state >= 4:
+                    return True
+            except grpc.aio.AioRpcError:
+                ring.turn()
+            await asyncio.sleep(_LOOK_SECONDS)
+        return False
+
+    def _key(self, ref: str, target: str, where: str) -> str:
+        """A key whose job is stored where it should be."""
+        own = "s" + target.rpartition("-")[2]
+        for number in range(1000):
+            key = f"{ref}-{number}"
+            shard = self._map.shard_of(bucket_for_key(NAMESPACE, key))
+            if where == ANY or (shard == own) == (where == OWN):
+                return key
+        raise AssertionError("no key leads to that shard")

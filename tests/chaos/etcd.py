@@ -1,0 +1,48 @@
+"""etcd over its JSON gateway, past the mesh's own client: for faults, and for the dump."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.request
+from typing import Any
+
+from localmesh.ports import LOOPBACK
+
+
+class EtcdGateway:
+    """One member."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://{LOOPBACK}:{port}/v3"
+
+    def revoke_all(self) -> int:
+        """Revoke every lease there is; how many."""
+        leases = self._call("lease/leases").get("leases", [])
+        for lease in leases:
+            self._call("lease/revoke", ID=lease["ID"])
+        return len(leases)
+
+    def compact(self) -> int:
+        """Forget all revisions but the newest; which."""
+        revision = int(self._call("kv/range", key=_text("x"))["header"]["revision"])
+        self._call("kv/compaction", revision=revision)
+        return revision
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin with this."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        found = self._call("kv/range", key=_text(prefix), range_end=_text(end), keys_only=True)
+        return [base64.b64decode(item["key"]).decode() for item in found.get("kvs", [])]
+
+    def _call(self, path: str, **fields: Any) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"{self._url}/{path}", json.dumps(fields).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            told: dict[str, Any] = json.load(answer)
+        return told
+
+
+def _text(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

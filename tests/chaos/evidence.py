@@ -1,0 +1,133 @@
+"""Everything a run left behind, read into memory for the checker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.chaos.history import read_lines
+from tests.chaos.ledger import Ledger, read_ledger
+
+
+class Event(NamedTuple):
+    """One transition as the shard stored it."""
+
+    version: int
+    state: int
+    reason: int
+    fence: int
+    attempt: int
+    worker: str | None
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job as it stood in one shard when it was dumped."""
+
+    id: str
+    shard: str
+    namespace: str
+    type: str
+    state: int
+    version: int
+    fence: int
+    attempt: int
+    key: str | None
+    ref: str
+    schedule: str | None
+    nominal: float | None
+    first_due: float
+    created: float
+    output: bytes | None
+    output_ref: Mapping[str, Any] | None
+    input_ref: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Row:
+        output = line["output"]
+        return cls(
+            id=line["id"],
+            shard=line["shard"],
+            namespace=line["namespace"],
+            type=line["type"],
+            state=line["state"],
+            version=line["version"],
+            fence=line["dispatch_no"],
+            attempt=line["attempt"],
+            key=line["key"],
+            ref=(line["labels"] or {}).get("ref", ""),
+            schedule=line["schedule"],
+            nominal=line["nominal"],
+            first_due=line["first_due"],
+            created=line["created"],
+            output=base64.b64decode(output) if output is not None else None,
+            output_ref=line["output_ref"],
+            input_ref=line["input_ref"],
+        )
+
+    def said(self) -> Mapping[str, Any] | None:
+        """What the handler returned, if it stands in the row itself."""
+        if self.output is None:
+            return None
+        answer = json.loads(self.output)
+        return answer if isinstance(answer, dict) else None
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What one run left behind. Tests make their own by hand."""
+
+    rows: list[Row] = field(default_factory=list)
+    events: dict[str, list[Event]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    watches: list[dict[str, Any]] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    schedules: list[dict[str, Any]] = field(default_factory=list)
+    earlier: dict[str, Row] = field(default_factory=dict)
+    """Jobs that had ended in a dump taken before the last one."""
+    locks: list[str] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
+    """Units that were found dead though nobody had killed them."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """What the run set out to do: `kinds` that must fire."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Evidence:
+        dump = folder / "dump"
+        return cls(
+            rows=[Row.of(line) for line in read_lines(dump / "jobs.jsonl")],
+            events=_events(read_lines(dump / "events.jsonl")),
+            history=list(read_lines(*sorted(folder.glob("history*.jsonl")))),
+            watches=list(read_lines(folder / "watches.jsonl")),
+            ledger=read_ledger(folder / "effects.log"),
+            objects={line["key"]: line for line in read_lines(dump / "objects.jsonl")},
+            schedules=list(read_lines(dump / "schedules.jsonl")),
+            earlier=_ended(read_lines(folder / "dump-healed" / "jobs.jsonl")),
+            locks=_json(dump / "locks.json", []),
+            faults=list(read_lines(folder / "faults.jsonl")),
+            deaths=_json(folder / "deaths.json", []),
+            plan=_json(folder / "plan.json", {}),
+        )
+
+
+def _events(lines: Iterable[Any]) -> dict[str, list[Event]]:
+    events: dict[str, list[Event]] = {}
+    for job, *rest in lines:
+        events.setdefault(job, []).append(Event(*rest))
+    return events
+
+
+def _ended(lines: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
+    rows = (Row.of(line) for line in lines if line["state"] in (4, 5, 6, 7))
+    return {row.id: row for row in rows}
+
+
+def _json(path: Path, default: Any) -> Any:
+    return json.loads(path.read_text()) if path.exists() else default

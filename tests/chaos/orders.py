@@ -1,0 +1,107 @@
+"""What the clients submit: a seeded mix of every kind of job."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobmesh.retry import Retry
+
+#: Kinds of jobs and their weights.
+MIX: Mapping[str, float] = {
+    "plain": 34,
+    "batch": 4,
+    "keyed": 12,
+    "executor": 6,
+    "later": 8,
+    "flaky": 8,
+    "hopeless": 2,
+    "long": 7,
+    "large": 3,
+    "cancelled": 4,
+    "expiring": 1,
+}
+BATCH_SIZE = 8
+LARGE_BYTES = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One submission (a batch is one per item) and what shall become of it."""
+
+    kind: str
+    ref: str
+    """Its own name, in the label `ref` of the job: how rows are found whose answer was lost."""
+    namespace: str
+    type: str
+    input: Mapping[str, Any]
+    key: str = ""
+    delay: float = 0.0
+    attempts: int = 1
+    expire_after: float = 0.0
+    cancel_after: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def retry(self) -> Retry | None:
+        return Retry.fixed(0.2, attempts=self.attempts) if self.attempts > 1 else None
+
+
+class OrderBook:
+    """Orders by seed: the same seed asks for the same jobs in the same order."""
+
+    def __init__(
+        self, seed: int, ledger: str, namespaces: tuple[str, ...], mix: Mapping[str, float] = MIX
+    ) -> None:
+        self._random = random.Random(seed)
+        self._ledger = ledger
+        self._namespaces = namespaces
+        self._kinds = list(mix)
+        self._weights = list(mix.values())
+        self._count = 0
+
+    def lots(self, jobs: int, go_on: Callable[[], bool]) -> Iterator[list[Order]]:
+        """Submissions until so many jobs were asked for, and for as long as `go_on` says so."""
+        while self._count < jobs or go_on():
+            kind = self._random.choices(self._kinds, self._weights)[0]
+            size = BATCH_SIZE if kind == "batch" else 1
+            lot = f"lot{self._count}"
+            namespace = self._random.choice(self._namespaces)
+            yield [self._order(kind, namespace, lot) for _ in range(size)]
+
+    def _order(self, kind: str, namespace: str, lot: str) -> Order:
+        self._count += 1
+        ref, draw = f"r{self._count}", self._random.uniform
+        said: dict[str, Any] = {"ledger": self._ledger}
+        base: dict[str, Any] = {
+            "kind": kind,
+            "ref": ref,
+            "namespace": namespace,
+            "labels": {"lot": lot},
+        }
+        match kind:
+            case "executor":
+                return Order(**base, type="grind", input={**said, "seconds": draw(0, 0.05)})
+            case "keyed":
+                return Order(**base, type="hop", input=said, key=f"key-{ref}")
+            case "later":
+                return Order(**base, type="hop", input=said, delay=draw(0.5, 8))
+            case "flaky":
+                fails = self._random.randint(1, 3)
+                return Order(**base, type="hop", input={**said, "fails": fails}, attempts=fails + 2)
+            case "hopeless":
+                return Order(**base, type="hop", input={**said, "fails": 99}, attempts=2)
+            case "long":
+                return Order(**base, type="nap", input={**said, "seconds": draw(2, 9)})
+            case "large":
+                sizes = {"size": LARGE_BYTES, "padding": "y" * LARGE_BYTES}
+                return Order(**base, type="hop", input={**said, **sizes})
+            case "cancelled":
+                said["seconds"] = draw(0, 1)
+                return Order(**base, type="nap", input=said, cancel_after=draw(0, 1))
+            case "expiring":
+                return Order(**base, type="hop", input=said, expire_after=draw(0.5, 2))
+            case _:
+                return Order(**base, type="hop", input={**said, "seconds": draw(0, 0.02)})

@@ -1,0 +1,404 @@
+"""Enqueue over a real Orchestrator, shards, NATS, etcd and object store, as clients call it."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+import uuid
+
+import pytest
+from grpc.aio import EOF
+from jobmesh.v1 import enqueue_service_pb2 as pb
+from jobmesh.v1 import job_pb2, orchestrator_service_pb2, payload_pb2
+from jobmesh.v1.enqueue_service_pb2_grpc import EnqueueServiceStub
+
+from services.enqueue.config import EnqueueConfig
+from services.enqueue.main import build
+from services.mesh.errors import (
+    ForbiddenTransition,
+    IdempotencyConflict,
+    InvalidField,
+    JobNotFound,
+    MeshError,
+    NotImplementedYet,
+    ObjectNotFound,
+    PageTokenInvalid,
+    ResumeTokenInvalid,
+    UnknownType,
+)
+from services.mesh.lease import Keys
+from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
+from services.mesh.store.postgres import PostgresShard
+from tests.integration.parts import orchestrator, served
+
+SUCCEEDED = job_pb2.JOB_STATE_SUCCEEDED
+SCHEDULED = job_pb2.JOB_STATE_SCHEDULED
+
+
+class Desk:
+    """A client, and the hands of a worker."""
+
+    def __init__(self, mesh, stub: EnqueueServiceStub, registry: EtcdRegistry, keys: Keys) -> None:
+        self.mesh, self.stub, self.registry, self.keys = mesh, stub, registry, keys
+
+    async def announce(self, type_: str) -> None:
+        await self.registry.put(self.keys.type(type_), b"")
+
+    async def enqueue(self, data: bytes = b"hi", key: str = "", **spec) -> pb.EnqueueResponse:
+        job = job_pb2.JobSpec(type="echo", input=payload_pb2.Payload(data=data), **spec)
+        return await self.stub.Enqueue(pb.EnqueueRequest(job=job, idempotency_key=key))
+
+    async def get(self, job_id: str) -> job_pb2.Job:
+        request = pb.GetJobRequest(job_id=job_id, view=job_pb2.JOB_VIEW_FULL)
+        return (await self.stub.GetJob(request)).job
+
+    async def run(self, job: job_pb2.Job, output: payload_pb2.Payload | None = None) -> None:
+        """Claim and complete the job as a scheduler and a worker would."""
+        store: PostgresShard = self.mesh.stores[job.shard]
+        claimed = (await store.claim("echo", "w-1", 1)).jobs[0]
+        report = orchestrator_service_pb2.AttemptReport(
+            job_id=claimed.id.bytes, dispatch_no=claimed.fence, succeeded={"output": output}
+        )
+        call = self.mesh.stub.ReportAttempts()
+        hello = orchestrator_service_pb2.ReportHello(worker_id="w-1")
+        await call.write(
+            orchestrator_service_pb2.ReportAttemptsRequest(hello=hello, reports=[report])
+        )
+        await call.read()
+        await call.done_writing()
+
+
+@pytest.fixture
+async def desk(shard_dsns, nats_url, etcd_endpoint, unique_prefix, s3_settings):
+    etcd = EtcdClient(EtcdSettings((etcd_endpoint,)))
+    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as mesh:
+        config = EnqueueConfig(
+            listen="127.0.0.1:0",
+            orchestrator_target=mesh.address,
+            nats_url=nats_url,
+            nats_prefix=unique_prefix,
+            etcd_endpoints=(etcd_endpoint,),
+            etcd_prefix=f"/{unique_prefix}",
+            s3_endpoint=s3_settings.endpoint,
+            s3_access_key=s3_settings.access_key,
+            s3_secret_key=s3_settings.secret_key,
+            s3_input_bucket=s3_settings.input_bucket,
+            s3_output_bucket=s3_settings.output_bucket,
+            reread_seconds=0.2,
+            heartbeat_seconds=4.0,
+        )
+        async with served("enqueue", config, build) as (process, channel, _):
+            keys = Keys(f"/{unique_prefix}")
+            made = Desk(mesh, EnqueueServiceStub(channel), EtcdRegistry(etcd), keys)
+            made.process, made.config = process, config
+            await made.announce("echo")
+            yield made
+    await etcd.close()
+
+
+async def read(call, count: int) -> list[pb.WatchJobsResponse]:
+    async with asyncio.timeout(10):
+        return [await call.read() for _ in range(count)]
+
+
+async def rows(desk: Desk) -> int:
+    page = await desk.stub.ListJobs(pb.ListJobsRequest(page_size=1000))
+    return len(page.jobs)
+
+
+# --- submit and query
+
+
+async def test_an_enqueued_job_is_stored_and_reads_back(desk):
+    job = (await desk.enqueue(priority=2, labels={"a": "b"})).job
+    assert (job.state, job.spec.priority, job.namespace) == (SCHEDULED, 2, "default")
+    stored = await desk.get(job.id)
+    assert stored.spec.input.data == b"hi"
+    assert dict(stored.spec.labels) == {"a": "b"}
+
+
+async def test_a_batch_answers_item_by_item_and_one_bad_item_hinders_nobody(desk):
+    good = pb.EnqueueItem(job=job_pb2.JobSpec(type="echo"))
+    items = [
+        good,
+        pb.EnqueueItem(job=job_pb2.JobSpec(type="Not A Type")),
+        pb.EnqueueItem(job=job_pb2.JobSpec(type="nobody")),
+        good,
+    ]
+    results = (await desk.stub.EnqueueBatch(pb.EnqueueBatchRequest(items=items))).results
+    reasons = [result.error.reason for result in results]
+    assert reasons == ["", "INVALID_FIELD", "UNKNOWN_TYPE", ""]
+    assert results[1].error.field_violations[0].field == "items[1].job.type"
+    assert await rows(desk) == 2
+
+
+async def test_the_same_key_returns_the_same_job_and_other_content_is_refused(desk):
+    first = await desk.enqueue(key="k")
+    again = await desk.enqueue(key="k")
+    assert (again.job.id, again.existing) == (first.job.id, True)
+    with pytest.raises(IdempotencyConflict, match=first.job.id):
+        await desk.enqueue(b"other", key="k")
+    assert await rows(desk) == 1
+
+
+async def test_a_large_keyed_input_sent_twice_is_the_same_job(desk):
+    first = await desk.enqueue(b"x" * 100_000, key="k")
+    again = await desk.enqueue(b"x" * 100_000, key="k")
+    assert again.job.id == first.job.id
+
+
+async def test_a_type_announced_this_moment_is_known(desk):
+    spec = job_pb2.JobSpec(type="fresh")
+    with pytest.raises(UnknownType):
+        await desk.stub.Enqueue(pb.EnqueueRequest(job=job_pb2.JobSpec(type="other")))
+    await desk.announce("fresh")
+    assert (await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))).job.id
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (pb.EnqueueRequest(), "job"),
+        (pb.EnqueueRequest(job=job_pb2.JobSpec()), "job.type"),
+        (pb.EnqueueRequest(job=job_pb2.JobSpec(type="UPPER")), "job.type"),
+        (pb.EnqueueRequest(job=job_pb2.JobSpec(type="echo", priority=10)), "job.priority"),
+        (pb.EnqueueRequest(namespace="No Good", job=job_pb2.JobSpec(type="echo")), "namespace"),
+        (
+            pb.EnqueueRequest(job=job_pb2.JobSpec(type="echo", schedule_time={"seconds": 1})),
+            "job.schedule_time",
+        ),
+        (
+            pb.EnqueueRequest(
+                job=job_pb2.JobSpec(type="echo", schedule_time={"seconds": 99_999_999_999})
+            ),
+            "job.schedule_time",
+        ),
+        (
+            pb.EnqueueRequest(job=job_pb2.JobSpec(type="echo", delay={"seconds": -1})),
+            "job.delay",
+        ),
+        (
+            pb.EnqueueRequest(
+                job=job_pb2.JobSpec(type="echo", input={"data": b"x" * (1024 * 1024 + 1)})
+            ),
+            "job.input.data",
+        ),
+    ],
+)
+async def test_bad_input_is_refused_by_field_and_nothing_is_stored(desk, request_, field):
+    with pytest.raises(InvalidField) as error:
+        await desk.stub.Enqueue(request_)
+    assert {violation.field for violation in error.value.violations} == {field}
+    assert await rows(desk) == 0
+
+
+async def test_ids_that_are_none_are_refused_and_unknown_ones_not_found(desk):
+    with pytest.raises(InvalidField, match="job_id"):
+        await desk.get("nonsense")
+    with pytest.raises(InvalidField, match="job_id"):
+        await desk.get(str(uuid.uuid4()))
+    job = (await desk.enqueue()).job
+    unknown = job.id[:-4] + ("0000" if not job.id.endswith("0000") else "1111")
+    with pytest.raises(JobNotFound):
+        await desk.get(unknown)
+
+
+async def test_lists_page_and_refuse_garbage_tokens(desk):
+    made = {(await desk.enqueue()).job.id for _ in range(7)}
+    first = await desk.stub.ListJobs(pb.ListJobsRequest(page_size=5))
+    rest = await desk.stub.ListJobs(
+        pb.ListJobsRequest(page_size=5, page_token=first.next_page_token)
+    )
+    assert {job.id for job in [*first.jobs, *rest.jobs]} == made
+    assert rest.next_page_token == ""
+    for token, filter_ in [
+        ("garbage", {}),
+        (first.next_page_token, {"types": ["other"]}),
+    ]:
+        with pytest.raises(PageTokenInvalid):
+            await desk.stub.ListJobs(pb.ListJobsRequest(page_token=token, filter=filter_))
+
+
+async def test_a_list_filters_by_state_type_and_label(desk):
+    wanted = (await desk.enqueue(labels={"team": "red"})).job
+    await desk.enqueue(labels={"team": "blue"})
+    page = await desk.stub.ListJobs(
+        pb.ListJobsRequest(
+            filter={"labels": {"team": "red"}, "types": ["echo"], "states": [SCHEDULED]}
+        )
+    )
+    assert [job.id for job in page.jobs] == [wanted.id]
+
+
+async def test_cancel_says_who_won(desk):
+    waiting, done = (await desk.enqueue()).job, (await desk.enqueue()).job
+    await desk.run(done)
+    won = await desk.stub.CancelJob(pb.CancelJobRequest(job_id=waiting.id, reason="changed mind"))
+    assert (won.cancelled, won.job.state) == (True, job_pb2.JOB_STATE_CANCELLED)
+    lost = await desk.stub.CancelJob(pb.CancelJobRequest(job_id=done.id))
+    assert (lost.cancelled, lost.job.state) == (False, SUCCEEDED)
+
+
+# --- watch
+
+
+async def test_a_watch_streams_the_state_now_and_every_change_to_the_last(desk):
+    job = (await desk.enqueue()).job
+    call = desk.stub.WatchJobs(pb.WatchJobsRequest(job_ids=[job.id]))
+    (snapshot,) = await read(call, 1)
+    assert snapshot.snapshot.version == 1
+    await desk.run(job)
+    events = [response.event for response in await read(call, 3)]
+    assert [event.version for event in events] == [2, 3, 4]
+    assert events[-1].state == SUCCEEDED
+    assert await call.read() is EOF
+
+
+async def test_a_watch_resumes_after_its_token(desk):
+    job = (await desk.enqueue()).job
+    call = desk.stub.WatchJobs(pb.WatchJobsRequest(job_ids=[job.id]))
+    (snapshot,) = await read(call, 1)
+    call.cancel()
+    await desk.run(job)
+    resumed = desk.stub.WatchJobs(
+        pb.WatchJobsRequest(job_ids=[job.id], resume_token=snapshot.resume_token)
+    )
+    assert [r.event.version for r in await read(resumed, 3)] == [2, 3, 4]
+
+
+async def test_a_watch_of_strange_things_is_refused(desk):
+    job = (await desk.enqueue()).job
+    for request, error in [
+        (pb.WatchJobsRequest(), InvalidField),
+        (pb.WatchJobsRequest(job_ids=["x"]), InvalidField),
+        (pb.WatchJobsRequest(job_ids=[job.id], resume_token="garbage"), ResumeTokenInvalid),
+        (pb.WatchJobsRequest(filter={"schedule": "nightly"}), NotImplementedYet),
+    ]:
+        with pytest.raises(error):
+            await desk.stub.WatchJobs(request).read()
+
+
+async def test_enqueue_can_wait_for_the_end(desk):
+    spec = job_pb2.JobSpec(type="echo")
+    call = asyncio.ensure_future(
+        desk.stub.Enqueue(pb.EnqueueRequest(job=spec, wait={"seconds": 20}), timeout=25)
+    )
+    async with asyncio.timeout(10):
+        while not (page := await desk.stub.ListJobs(pb.ListJobsRequest())).jobs:
+            pass
+    await desk.run(page.jobs[0], payload_pb2.Payload(data=b"done"))
+    job = (await call).job
+    assert (job.state, job.output.data) == (SUCCEEDED, b"done")
+
+
+# --- bytes
+
+
+async def test_an_input_above_the_threshold_becomes_an_object(desk):
+    job = (await desk.enqueue(b"x" * 20_000)).job
+    stored = await desk.get(job.id)
+    assert stored.spec.input.object.size_bytes == 20_000
+    assert stored.spec.input.object.key.startswith("default/")
+
+
+async def test_an_upload_becomes_the_input_of_a_job(desk):
+    start = pb.UploadStart(content_type="text/plain", size_bytes=3_000_000)
+    messages = [pb.UploadInputRequest(start=start)]
+    messages += [pb.UploadInputRequest(chunk=b"y" * 500_000) for _ in range(6)]
+    uploaded = (await desk.stub.UploadInput(iter_async(messages))).payload
+    assert uploaded.object.size_bytes == 3_000_000
+    spec = job_pb2.JobSpec(type="echo", input=uploaded)
+    job = (await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))).job
+    assert (await desk.get(job.id)).spec.input.object.sha256 == uploaded.object.sha256
+
+
+async def test_an_upload_that_is_not_what_it_said_is_refused(desk):
+    start = pb.UploadInputRequest(start=pb.UploadStart(size_bytes=5))
+    chunk = pb.UploadInputRequest(chunk=b"four")
+    with pytest.raises(InvalidField, match="size_bytes"):
+        await desk.stub.UploadInput(iter_async([start, chunk]))
+    with pytest.raises(InvalidField, match="start"):
+        await desk.stub.UploadInput(iter_async([chunk]))
+
+
+async def test_objects_of_others_and_missing_ones_do_not_exist(desk):
+    for key in ["other/inputs/1", "default/inputs/none"]:
+        spec = job_pb2.JobSpec(type="echo", input={"object": {"key": key}})
+        with pytest.raises(ObjectNotFound):
+            await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))
+    assert await rows(desk) == 0
+
+
+async def test_presigned_urls_carry_bytes_past_the_mesh(desk):
+    made = await desk.stub.CreateUploadUrl(pb.CreateUploadUrlRequest(content_type="text/plain"))
+    put = urllib.request.Request(made.url, data=b"direct", method="PUT", headers=dict(made.headers))
+    await asyncio.to_thread(lambda: urllib.request.urlopen(put, timeout=10).close())
+    spec = job_pb2.JobSpec(type="echo", input=made.payload)
+    job = (await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))).job
+    assert (await desk.get(job.id)).spec.input.object.size_bytes == 6
+
+
+async def download(desk: Desk, job_id: str) -> tuple[pb.OutputInfo, bytes]:
+    call = desk.stub.DownloadOutput(pb.DownloadOutputRequest(job_id=job_id))
+    parts = [part async for part in call]
+    return parts[0].info, b"".join(part.chunk for part in parts)
+
+
+async def test_an_inline_output_downloads(desk):
+    job = (await desk.enqueue()).job
+    with pytest.raises(ForbiddenTransition):
+        await download(desk, job.id)
+    await desk.run(job, payload_pb2.Payload(data=b"out", content_type="text/plain"))
+    info, data = await download(desk, job.id)
+    assert (info.content_type, info.size_bytes, data) == ("text/plain", 3, b"out")
+    with pytest.raises(ObjectNotFound):
+        await desk.stub.CreateDownloadUrl(pb.CreateDownloadUrlRequest(job_id=job.id))
+
+
+# --- schedules and the rest of the contract
+
+
+async def test_a_schedule_by_interval_is_made_and_listed(desk):
+    schedule = {
+        "name": "often",
+        "template": {"type": "echo"},
+        "recurrences": [{"interval": {"every": {"seconds": 5}}}],
+    }
+    made = await desk.stub.CreateSchedule(pb.CreateScheduleRequest(schedule=schedule))
+    assert made.schedule.next_time.seconds % 5 == 0
+    page = await desk.stub.ListSchedules(pb.ListSchedulesRequest())
+    assert [found.name for found in page.schedules] == ["often"]
+    schedule["recurrences"] = [{"interval": {"every": {}}}]
+    with pytest.raises(InvalidField, match="every"):
+        await desk.stub.CreateSchedule(pb.CreateScheduleRequest(schedule=schedule))
+
+
+async def iter_async(items):
+    for item in items:
+        yield item
+
+
+async def test_a_file_uploaded_twice_under_one_key_is_one_job(desk):
+    async def submit() -> pb.EnqueueResponse:
+        start = pb.UploadInputRequest(start=pb.UploadStart())
+        uploaded = await desk.stub.UploadInput(
+            iter_async([start, pb.UploadInputRequest(chunk=b"same bytes")])
+        )
+        spec = job_pb2.JobSpec(type="echo", input=uploaded.payload)
+        return await desk.stub.Enqueue(pb.EnqueueRequest(job=spec, idempotency_key="k"))
+
+    assert (await submit()).job.id == (await submit()).job.id
+
+
+async def test_an_orchestrator_that_vanishes_in_mid_call_leaves_the_outcome_unknown(desk):
+    desk.mesh.process.stop("test: gone")
+    spec = job_pb2.JobSpec(type="echo")
+    seen = set()
+    async with asyncio.timeout(20):
+        while "DEPENDENCY_UNAVAILABLE" not in seen:
+            try:
+                await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))
+            except MeshError as error:
+                seen.add(error.reason)
+    # Refused while it drains, broken off, or not reachable at all: each is told as what it is.
+    assert seen <= {"DEPENDENCY_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING"}

@@ -1,0 +1,184 @@
+"""New jobs: stored once, whatever is repeated, and refused under an outdated map."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from services.mesh.errors import StaleEpoch
+from services.mesh.jobs.model import JobFilter, ObjectRef, Payload, Timeouts, request_hash_of
+from services.mesh.jobs.retry import Backoff, RetryPolicy
+from services.mesh.jobs.states import Cause, JobState
+from services.mesh.store.answers import PutOutcome
+from tests.integration.store_rig import EPOCH, Rig, new_job, opened, rig_of_test, until  # noqa: F401
+
+SECOND = timedelta(seconds=1)
+
+
+def keyed(key: str = "k", **fields):
+    job = new_job(idempotency_key=key, **fields)
+    return replace(job, request_hash=request_hash_of(job))
+
+
+async def outcomes(rig: Rig, *jobs) -> list[PutOutcome]:
+    return [result.outcome for result in (await rig.store.put_jobs(jobs, EPOCH)).results]
+
+
+async def test_a_new_job_is_scheduled_with_its_first_event(rig):
+    job = new_job()
+    answer = await rig.store.put_jobs([job], EPOCH)
+    (result,) = answer.results
+    assert (result.outcome, result.job_id, result.version) == (PutOutcome.CREATED, job.id, 1)
+    assert result.due_now
+    assert answer.events == await rig.events(job.id)
+    assert (answer.events[0].state, answer.events[0].cause) == (JobState.SCHEDULED, Cause.CREATED)
+    record = await rig.get(job.id)
+    assert (record.due_time, record.create_time) == (result.due_time, result.create_time)
+
+
+async def test_everything_that_was_said_about_a_job_reads_back(rig):
+    due = datetime(2090, 1, 1, tzinfo=UTC)
+    job = new_job(
+        input=Payload.stored(ObjectRef("n/key", 5, b"\1" * 32), "text/plain"),
+        priority=9,
+        due_time=due,
+        expire_time=due + SECOND,
+        timeouts=Timeouts(run=SECOND, progress=2 * SECOND, total=3 * SECOND),
+        retry=RetryPolicy(
+            Backoff.EXPONENTIAL,
+            4,
+            non_retryable=frozenset({"E"}),
+            retryable=frozenset({"A", "B"}),
+            non_retryable_exits=frozenset({-9, 2}),
+            retryable_exits=frozenset({75}),
+        ),
+        labels={"a": "b", "c": 'quoted "d"'},
+        idempotency_key="k",
+        request_hash=b"h",
+        traceparent="00-1-2-01",
+        origin_id=new_job().id,
+    )
+    await rig.store.put_jobs([job], EPOCH)
+    record = await rig.get(job.id)
+    for name in ("namespace", "type", "input", "priority", "due_time", "expire_time", "timeouts"):
+        assert getattr(record, name) == getattr(job, name), name
+    for name in ("retry", "labels", "idempotency_key", "traceparent", "origin_id"):
+        assert getattr(record, name) == getattr(job, name), name
+    assert await rig.causes(job.id) == [Cause.REDRIVEN]
+
+
+async def test_due_times_are_reckoned_by_the_shard(rig):
+    past = new_job(due_time=datetime(2020, 1, 1, tzinfo=UTC))
+    delayed = new_job(delay=timedelta(seconds=90, microseconds=1700))
+    answer = await rig.store.put_jobs([past, delayed, new_job()], EPOCH)
+    now = answer.results[0].create_time
+    assert [result.due_time - now for result in answer.results] == [
+        timedelta(0),
+        timedelta(seconds=90, milliseconds=1),
+        timedelta(0),
+    ]
+    assert [result.due_now for result in answer.results] == [True, False, True]
+    for result in answer.results:
+        assert (await rig.get(result.job_id)).due_time == result.due_time
+
+
+async def test_a_start_timeout_sets_the_expire_time(rig):
+    job = new_job(delay=10 * SECOND, timeouts=Timeouts(start=5 * SECOND))
+    (result,) = (await rig.store.put_jobs([job], EPOCH)).results
+    assert (await rig.get(job.id)).expire_time == result.due_time + 5 * SECOND
+
+
+async def test_the_same_request_under_the_same_key_is_the_same_job(rig):
+    first = keyed()
+    assert await outcomes(rig, first) == [PutOutcome.CREATED]
+    answer = await rig.store.put_jobs([keyed(), new_job()], EPOCH)
+    assert [r.outcome for r in answer.results] == [PutOutcome.EXISTING, PutOutcome.CREATED]
+    assert answer.results[0].job_id == first.id
+    assert len(answer.events) == 1
+
+
+async def test_another_request_under_the_same_key_is_a_conflict(rig):
+    first = keyed()
+    await outcomes(rig, first)
+    answer = await rig.store.put_jobs([keyed(priority=1)], EPOCH)
+    assert answer.results[0].outcome is PutOutcome.CONFLICT
+    assert answer.results[0].job_id == first.id
+
+
+async def test_the_same_key_in_another_namespace_is_another_job(rig):
+    assert await outcomes(rig, keyed(), keyed(namespace="m")) == [PutOutcome.CREATED] * 2
+
+
+async def test_a_key_twice_in_one_batch_makes_one_job(rig):
+    assert await outcomes(rig, keyed(), keyed()) == [PutOutcome.CREATED, PutOutcome.EXISTING]
+
+
+async def test_an_existing_job_is_answered_with_where_it_stands(rig):
+    job = keyed()
+    await outcomes(rig, job)
+    await rig.claim()
+    (result,) = (await rig.store.put_jobs([keyed()], EPOCH)).results
+    assert (result.state, result.version) == (JobState.DISPATCHED, 2)
+
+
+async def test_a_repeated_call_without_keys_stores_nothing_twice(rig):
+    jobs = [new_job() for _ in range(3)]
+    assert await outcomes(rig, *jobs[:2]) == [PutOutcome.CREATED] * 2
+    assert await outcomes(rig, *jobs) == [PutOutcome.EXISTING] * 2 + [PutOutcome.CREATED]
+    assert len(await rig.store.list_jobs(JobFilter("n"), None, 10)) == 3
+
+
+async def test_racing_requests_with_the_same_keys_make_one_job_each(rig):
+    batches = [[keyed(f"k{n}") for n in order] for order in (range(20), reversed(range(20)))] * 3
+    answers = await asyncio.gather(*(rig.store.put_jobs(batch, EPOCH) for batch in batches))
+    created = [r for a in answers for r in a.results if r.outcome is PutOutcome.CREATED]
+    assert len(created) == 20
+    assert len({r.job_id for a in answers for r in a.results}) == 20
+
+
+async def test_a_writer_with_an_older_map_is_refused_and_told_the_epoch(rig):
+    assert await rig.store.raise_epoch(7) == 7
+    with pytest.raises(StaleEpoch) as refused:
+        await rig.store.put_jobs([new_job()], 6)
+    assert refused.value.metadata["epoch"] == "7"
+    with pytest.raises(StaleEpoch):
+        await rig.store.put_jobs([keyed()], 6)
+    assert await rig.store.list_jobs(JobFilter("n"), None, 10) == []
+    await rig.store.put_jobs([new_job()], 7)
+    await rig.store.put_jobs([new_job()], 8)
+
+
+async def test_the_epoch_never_falls(rig):
+    await rig.store.raise_epoch(7)
+    assert await rig.store.raise_epoch(3) == 7
+    assert (await rig.store.probe()).epoch == 7
+
+
+async def test_raising_the_epoch_waits_for_the_puts_under_way(rig):
+    # A put is held up by a transaction that has the same key and has not ended.
+    job = keyed()
+    async with opened(rig.dsn) as other:
+        blocker = await other._connections.connect()
+        async with blocker.transaction(force_rollback=True):
+            await blocker.execute(
+                "INSERT INTO jobs (id, namespace, type, state, version, due_time, first_due_time,"
+                " create_time, idempotency_key)"
+                " VALUES (%s, 'n', 't', 1, 1, now(), now(), now(), 'k')",
+                [new_job().id],
+            )
+            put = asyncio.create_task(rig.store.put_jobs([job], 1), name="put")
+            await _waits_for_lock(rig, "transactionid")
+            raised = asyncio.create_task(other.raise_epoch(2), name="raise")
+            await _waits_for_lock(rig, "advisory")
+            assert not put.done()
+            assert not raised.done()
+        assert (await put).results[0].outcome is PutOutcome.CREATED
+        assert await raised == 2
+        await blocker.close()
+
+
+async def _waits_for_lock(rig: Rig, kind: str) -> None:
+    await until(lambda: rig.sql("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = %s", kind))

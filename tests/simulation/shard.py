@@ -1,0 +1,472 @@
+"""A model of the job database: what each statement of the store does, in memory and in one piece.
+
+Written down from the rules, not from the SQL. Which way an attempt's end takes (retry, give up, at
+no cost) is asked of the same pure rules as the store asks; how rows, fences and events change is
+written here a second time. `tests/unit/simulation` holds it against the suite that the Postgres
+adapter passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from services.mesh.jobs.model import NO_PAYLOAD, Claimed, JobEvent, JobRecord, NewJob, Payload
+from services.mesh.jobs.reports import (
+    Failed,
+    HandedBack,
+    Report,
+    ReportOutcome,
+    ReportResult,
+    Started,
+    Succeeded,
+)
+from services.mesh.jobs.retry import Failure, RetryPolicy
+from services.mesh.jobs.states import TERMINAL, Cause, JobState
+from services.mesh.store.answers import (
+    CancelAnswer,
+    CancelOutcome,
+    CancelResult,
+    ClaimAnswer,
+    DueTime,
+    FireAnswer,
+    InFlight,
+    ProbeResult,
+    Pulse,
+    PurgeStep,
+    PutAnswer,
+    PutOutcome,
+    PutResult,
+    ReportAnswer,
+    Slot,
+)
+from services.mesh.store.settling import (
+    Settlement,
+    Standing,
+    settle_failed,
+    settle_handed_back,
+    settle_rescued,
+    settle_swept,
+)
+
+S, D, R = JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING
+_PROOFS: dict[type[Report], frozenset[Cause]] = {
+    Succeeded: frozenset({Cause.SUCCEEDED, Cause.LATE_COMMIT}),
+    Failed: frozenset({Cause.RETRY, Cause.FAILED}),
+    HandedBack: frozenset({Cause.HANDED_BACK, Cause.SNOOZED}),
+}
+_PROOFS[Started] = frozenset({Cause.STARTED}).union(*_PROOFS.values())
+
+
+@dataclass(slots=True)
+class Row:
+    """A job as the shard has it."""
+
+    new: NewJob
+    due_time: datetime
+    first_due_time: datetime
+    create_time: datetime
+    state: JobState = S
+    version: int = 1
+    fence: int = 0
+    attempt: int = 0
+    losses: int = 0
+    worker_id: str | None = None
+    dispatch_time: datetime | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    output: Payload = NO_PAYLOAD
+    failure: Failure | None = None
+    events: list[JobEvent] = field(default_factory=list)
+
+    @property
+    def policy(self) -> RetryPolicy | None:
+        return self.new.retry
+
+
+class ModelShard:
+    """What `PostgresShard` does, as far as the simulation asks for it."""
+
+    def __init__(self, name: str, now: Callable[[], datetime], random: Random) -> None:
+        self.name = name
+        self.rows: dict[UUID, Row] = {}
+        self._keys: dict[tuple[str, str], UUID] = {}
+        self._now, self._random = now, random
+
+    # --- the shard itself
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def migrate(self) -> list[str]:
+        return []
+
+    async def probe(self, timeout: float = 0.5) -> ProbeResult:
+        return ProbeResult(self._now(), UUID(int=1), 0, True, 1)
+
+    # --- new jobs
+
+    async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        results, events = [], []
+        for job in jobs:
+            result, event = self._put(job)
+            results.append(result)
+            events += [event] if event is not None else []
+        return PutAnswer(results, events)
+
+    def _put(self, job: NewJob) -> tuple[PutResult, JobEvent | None]:
+        now = self._now()
+        known = self.rows.get(job.id)
+        if known is None and job.idempotency_key:
+            taken = self._keys.get((job.namespace, job.idempotency_key))
+            known = self.rows[taken] if taken is not None else None
+        if known is not None:
+            same = known.new.id == job.id or known.new.request_hash == job.request_hash
+            outcome = PutOutcome.EXISTING if same else PutOutcome.CONFLICT
+            row = known
+            what = (row.new.id, row.state, row.version, row.due_time, row.create_time, False)
+            return PutResult(outcome, *what), None
+        due = max(now + (job.delay or timedelta(0)), job.due_time or now)
+        row = self.rows[job.id] = Row(job, due, due, now)
+        if job.idempotency_key:
+            self._keys[job.namespace, job.idempotency_key] = job.id
+        event = self._log(row, S, Cause.CREATED, worker_id=None, due=due)
+        return PutResult(PutOutcome.CREATED, job.id, S, 1, due, now, due <= now), event
+
+    # --- dispatch
+
+    async def claim(
+        self,
+        type: str,
+        worker_id: str,
+        limit: int,
+        ahead: timedelta = timedelta(0),
+        recent: timedelta | None = None,
+    ) -> ClaimAnswer:
+        now = self._now()
+        since = now - recent if recent is not None else None
+        due = [
+            row
+            for row in self._waiting(type)
+            if row.due_time <= now + ahead
+            and (since is None or row.due_time >= since)
+            and not self._late(row)
+        ]
+        due.sort(key=lambda row: (-row.new.priority, row.due_time, row.new.id.int))
+        jobs, events = [], []
+        for row in due[:limit]:
+            row.state, row.version = D, row.version + 1
+            row.fence, row.attempt = row.fence + 1, row.attempt + 1
+            row.worker_id, row.dispatch_time, row.start_time = worker_id, now, None
+            jobs.append(_claimed(row))
+            events.append(self._log(row, D, Cause.CLAIMED, worker_id=worker_id))
+        return ClaimAnswer(jobs, events, now)
+
+    def _waiting(self, type_: str | None = None) -> list[Row]:
+        return [
+            row
+            for row in self.rows.values()
+            if row.state is S and (type_ is None or row.new.type == type_)
+        ]
+
+    def _late(self, row: Row) -> bool:
+        expire = row.new.expire_time
+        return expire is not None and expire <= self._now() and row.attempt == 0
+
+    async def pulse(
+        self,
+        start: datetime | None = None,
+        width: timedelta = timedelta(0),
+        limit: int = 1000,
+        dispatch: timedelta = timedelta(0),
+    ) -> Pulse:
+        now = self._now()
+        begin = now if start is None else start
+        due: dict[tuple[datetime, str], int] = {}
+        for row in self._waiting():
+            if begin <= row.due_time < begin + width:
+                at = row.due_time, row.new.type
+                due[at] = due.get(at, 0) + 1
+        found = [DueTime(type_, time, count) for (time, type_), count in sorted(due.items())]
+        expiries = [
+            row.new.expire_time
+            for row in self._waiting()
+            if row.new.expire_time and not row.attempt
+        ]
+        return Pulse(
+            slot=Slot(now, begin, begin + width, found[:limit]),
+            due_types=sorted({row.new.type for row in self._waiting() if row.due_time <= now}),
+            next_schedule=None,
+            next_expiry=min(expiries, default=None),
+            in_flight=bool(self._held()),
+            overdue=any((row.dispatch_time or now) < now - dispatch for row in self._held()),
+        )
+
+    async def fire_due_schedules(
+        self, limit: int = 100, ahead: timedelta = timedelta(0)
+    ) -> FireAnswer:
+        return FireAnswer([], 0, 0)
+
+    # --- what no job of the simulation makes necessary
+
+    async def take_ended_parents(
+        self, limit: int = 500, hold: timedelta = timedelta(seconds=5)
+    ) -> list[Any]:
+        return []
+
+    async def check_blocked(self, limit: int = 500) -> list[UUID]:
+        return []
+
+    async def purge_order(self, older_than: timedelta, limit: int = 1000) -> int:
+        return 0
+
+    async def purge_jobs(self, rules: Any, limit: int = 500) -> PurgeStep:
+        return PurgeStep(0, 0, done=True)
+
+    async def purge_names(self, limit: int = 1000) -> int:
+        return 0
+
+    # --- repairs
+
+    async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:
+        old = self._now() - older_than
+        return [
+            InFlight(row.new.id, row.fence, row.worker_id or "", row.new.type)
+            for row in self.rows.values()
+            if row.state is D and row.dispatch_time is not None and row.dispatch_time < old
+        ][:limit]
+
+    async def inflight_workers(self) -> list[str]:
+        return sorted({row.worker_id or "" for row in self._held()})
+
+    def _held(self) -> list[Row]:
+        return [row for row in self.rows.values() if row.state in (D, R)]
+
+    # --- reports
+
+    async def report(self, reports: Sequence[Report]) -> ReportAnswer:
+        events: list[JobEvent] = []
+        ends = {_dispatch(report) for report in reports if not isinstance(report, Started)}
+        # A start whose end is in the same batch is part of that end.
+        for report in sorted(reports, key=lambda r: isinstance(r, Started)):
+            if not isinstance(report, Started) or _dispatch(report) not in ends:
+                events += self._report(report)
+        return ReportAnswer([self._answer(report) for report in reports], events)
+
+    def _report(self, report: Report) -> list[JobEvent]:
+        row = self.rows.get(report.job_id)
+        if row is None or row.fence != report.fence or row.worker_id != report.worker_id:
+            return []
+        match report:
+            case Started():
+                return [self._start(row)] if row.state is D else []
+            case Succeeded():
+                return self._succeed(row, report) if row.state in (S, D, R) else []
+            case Failed():
+                if row.state not in (D, R):
+                    return []
+                return self._settle(settle_failed(report, self._standing(row), self._random))
+            case HandedBack():
+                return self._settle(settle_handed_back(report))
+
+    def _start(self, row: Row) -> JobEvent:
+        row.state, row.version, row.start_time = R, row.version + 1, self._now()
+        return self._log(row, R, Cause.STARTED, worker_id=row.worker_id)
+
+    def _succeed(self, row: Row, report: Succeeded) -> list[JobEvent]:
+        late = row.state is S
+        if late:
+            row.attempt = max(event.attempt for event in row.events if event.fence == row.fence)
+        events = [self._start(row)] if row.state is D else []
+        row.state, row.version = JobState.SUCCEEDED, row.version + 1
+        row.end_time, row.output, row.failure = self._now(), report.output, None
+        cause = Cause.LATE_COMMIT if late else Cause.SUCCEEDED
+        return [*events, self._log(row, row.state, cause, worker_id=row.worker_id)]
+
+    def _standing(self, row: Row) -> Standing:
+        policy = RetryPolicy.from_json(row.policy.to_json() if row.policy else None)
+        elapsed = self._now() - row.first_due_time
+        return Standing(row.attempt, row.losses, policy, row.new.timeouts.total, elapsed)
+
+    def _settle(self, end: Settlement) -> list[JobEvent]:
+        row = self.rows.get(end.job_id)
+        if row is None or row.fence != end.fence or row.state not in (D, R):
+            return []
+        if row.state > end.source or end.worker_id not in (None, row.worker_id):
+            return []
+        events = [self._start(row)] if end.ran and row.state is D else []
+        attempt, worker = row.attempt, row.worker_id
+        row.state, row.version = end.target, row.version + 1
+        row.attempt -= int(end.refund)
+        row.losses += int(end.loss)
+        row.due_time = row.due_time if end.delay is None else self._now() + end.delay
+        row.worker_id = worker if end.keep_worker else None
+        row.failure = end.failure or row.failure
+        row.end_time = self._now() if end.target is JobState.FAILED else None
+        due = row.due_time if end.target is S else None
+        return [*events, self._log(row, row.state, end.cause, worker, due, attempt)]
+
+    def _answer(self, report: Report) -> ReportResult:
+        row = self.rows.get(report.job_id)
+        if row is None:
+            return ReportResult(report.job_id, report.fence, ReportOutcome.NOT_FOUND, None)
+        proofs = _PROOFS[type(report)]
+        proven = any(
+            event.fence == report.fence
+            and event.worker_id == report.worker_id
+            and event.cause in proofs
+            for event in row.events
+        )
+        outcome = ReportOutcome.COMMITTED if proven else ReportOutcome.STALE
+        return ReportResult(report.job_id, report.fence, outcome, row.state)
+
+    # --- by other hands
+
+    async def sweep(self, dispatches: Sequence[tuple[UUID, int]]) -> list[JobEvent]:
+        return self._settle_all(settle_swept(job_id, fence) for job_id, fence in dispatches)
+
+    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> list[JobEvent]:
+        held = [row for row in self._held() if row.worker_id in worker_ids][:limit]
+        return self._settle_all(
+            settle_rescued(row.new.id, row.fence, self._standing(row), self._random) for row in held
+        )
+
+    def _settle_all(self, ends: Iterable[Settlement]) -> list[JobEvent]:
+        return [event for end in list(ends) for event in self._settle(end)]
+
+    async def cancel(
+        self, ids: Sequence[UUID], reason: str = "", namespace: str | None = None
+    ) -> CancelAnswer:
+        results, events = [], []
+        for job_id in ids:
+            row = self.rows.get(job_id)
+            if row is None:
+                results.append(CancelResult(job_id, CancelOutcome.NOT_FOUND, None))
+            elif row.state in TERMINAL:
+                outcome = CancelOutcome.ALREADY_TERMINAL
+                results.append(CancelResult(job_id, outcome, row.state))
+            else:
+                held = (row.worker_id, row.fence) if row.state in (D, R) else (None, 0)
+                row.state, row.version = JobState.CANCELLED, row.version + 1
+                row.end_time = self._now()
+                outcome = CancelOutcome.CANCELLED
+                results.append(CancelResult(job_id, outcome, row.state, *held))
+                events.append(self._log(row, row.state, Cause.CANCELLED, row.worker_id))
+        return CancelAnswer(results, events)
+
+    async def expire_overdue(self, limit: int = 1000) -> list[JobEvent]:
+        events = []
+        for row in [row for row in self._waiting() if self._late(row)][:limit]:
+            row.state, row.version = JobState.EXPIRED, row.version + 1
+            row.end_time = self._now()
+            events.append(self._log(row, row.state, Cause.EXPIRED, row.worker_id))
+        return events
+
+    # --- reading
+
+    async def get_jobs(self, ids: Sequence[UUID], payloads: bool = False) -> list[JobRecord]:
+        return [_record(self.rows[job_id]) for job_id in ids if job_id in self.rows]
+
+    async def events_after(
+        self, cursors: Sequence[tuple[UUID, int]], limit: int = 10_000
+    ) -> list[JobEvent]:
+        return [
+            event
+            for job_id, version in cursors
+            if job_id in self.rows
+            for event in self.rows[job_id].events
+            if event.version > version
+        ][:limit]
+
+    def _log(
+        self,
+        row: Row,
+        state: JobState,
+        cause: Cause,
+        worker_id: str | None,
+        due: datetime | None = None,
+        attempt: int | None = None,
+    ) -> JobEvent:
+        event = JobEvent(
+            job_id=row.new.id,
+            version=row.version,
+            state=state,
+            cause=cause,
+            time=self._now(),
+            attempt=row.attempt if attempt is None else attempt,
+            fence=row.fence,
+            worker_id=worker_id,
+            due_time=due,
+            failure=None,
+            note=None,
+            namespace=row.new.namespace,
+            type=row.new.type,
+        )
+        row.events.append(event)
+        return event
+
+
+def _dispatch(report: Report) -> tuple[UUID, int]:
+    return report.job_id, report.fence
+
+
+def _claimed(row: Row) -> Claimed:
+    new = row.new
+    assert row.dispatch_time is not None
+    return Claimed(
+        id=new.id,
+        namespace=new.namespace,
+        type=new.type,
+        fence=row.fence,
+        attempt=row.attempt,
+        max_attempts=new.retry.attempts if new.retry else 1,
+        priority=new.priority,
+        due_time=row.due_time,
+        create_time=row.create_time,
+        dispatch_time=row.dispatch_time,
+        timeouts=new.timeouts,
+        input=new.input,
+        labels=new.labels,
+        traceparent=None,
+        schedule_id=None,
+        nominal_time=None,
+    )
+
+
+def _record(row: Row) -> JobRecord:
+    new = row.new
+    return JobRecord(
+        id=new.id,
+        namespace=new.namespace,
+        type=new.type,
+        state=row.state,
+        version=row.version,
+        priority=new.priority,
+        attempt=row.attempt,
+        losses=row.losses,
+        fence=row.fence,
+        worker_id=row.worker_id,
+        due_time=row.due_time,
+        first_due_time=row.first_due_time,
+        create_time=row.create_time,
+        dispatch_time=row.dispatch_time,
+        start_time=row.start_time,
+        end_time=row.end_time,
+        expire_time=new.expire_time,
+        timeouts=new.timeouts,
+        retry=new.retry,
+        labels=new.labels,
+        input=new.input,
+        output=replace(row.output),
+        failure=row.failure,
+        idempotency_key=new.idempotency_key,
+        traceparent=None,
+        schedule_id=None,
+        nominal_time=None,
+        origin_id=None,
+    )

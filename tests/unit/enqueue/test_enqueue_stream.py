@@ -1,0 +1,156 @@
+"""A stream of items without end: in order, bounded, and politely ended."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.enqueue.app.stream import BATCH, HELD_ITEMS, Intake, Parcel, Room
+from services.mesh.errors import InvalidField
+from services.mesh.runtime import DrainSignal
+from services.mesh.testing.waiting import eventually
+
+
+class Shards:
+    """Stores what it is given, when it is allowed to."""
+
+    def __init__(self, *, open_: bool = True) -> None:
+        self.stored: list[int] = []
+        self.sizes: list[int] = []
+        self.gate = asyncio.Event()
+        if open_:
+            self.gate.set()
+
+    async def store(self, first: int, items: list[int]) -> list[int]:
+        self.sizes.append(len(items))
+        await self.gate.wait()
+        self.stored += items
+        return items
+
+
+async def parcels_of(sizes, read=None, end=None):
+    number = 0
+    for size in sizes:
+        if read is not None:
+            read.append(number)
+        yield Parcel(list(range(number, number + size)), size)
+        number += size
+    if isinstance(end, Exception):
+        raise end
+    if end is not None:
+        await end.wait()
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, BATCH), max_size=30))
+def test_every_item_is_acknowledged_once_and_in_order(sizes):
+    async def run():
+        shards, room = Shards(), Room()
+        intake = Intake(shards.store, room, DrainSignal())
+        acked = []
+        async for first, results in intake.acks(parcels_of(sizes)):
+            assert first == len(acked)
+            acked += results
+        assert acked == list(range(sum(sizes)))
+        assert max(shards.sizes, default=0) <= BATCH
+        assert room._used == 0
+
+    asyncio.run(run())
+
+
+async def test_small_messages_that_come_meanwhile_form_one_batch():
+    shards, read = Shards(open_=False), []
+    intake = Intake(shards.store, Room(), DrainSignal())
+    taking = asyncio.create_task(_all(intake, parcels_of([1] * 100, read)))
+    await eventually(lambda: len(read) == 100)
+    shards.gate.set()
+    assert await taking == list(range(100))
+    assert len(shards.sizes) < 20
+
+
+async def test_nothing_more_is_read_while_the_shards_are_behind():
+    shards, read = Shards(open_=False), []
+    intake = Intake(shards.store, Room(), DrainSignal())
+    taking = asyncio.create_task(_all(intake, parcels_of([100] * 200, read)))
+    await settled()
+    await settled()
+    assert len(read) * 100 <= HELD_ITEMS + 100
+    shards.gate.set()
+    assert len(await taking) == 20_000
+
+
+async def test_nothing_more_is_read_while_acknowledgements_are_not():
+    shards, read = Shards(), []
+    intake = Intake(shards.store, Room(), DrainSignal())
+    async with aclosing(intake.acks(parcels_of([500] * 100, read))) as acks:
+        await anext(acks)
+        for _ in range(20):
+            await settled()
+        assert len(read) * 500 <= HELD_ITEMS + 500
+
+
+async def test_all_streams_together_hold_no_more_than_the_room():
+    shards, room, read = Shards(open_=False), Room(250), []
+    streams = [
+        asyncio.create_task(
+            _all(Intake(shards.store, room, DrainSignal()), parcels_of([100] * 5, read))
+        )
+        for _ in range(3)
+    ]
+    await settled()
+    await settled()
+    assert room._used == 300
+    shards.gate.set()
+    assert [len(items) for items in await asyncio.gather(*streams)] == [500] * 3
+    assert room._used == 0
+
+
+async def test_what_was_read_is_acknowledged_before_the_error_of_a_later_message():
+    intake = Intake(Shards().store, Room(), DrainSignal())
+    acks = intake.acks(parcels_of([3, 4], end=InvalidField("items", "no")))
+    acked = []
+    while len(acked) < 7:
+        acked += (await anext(acks))[1]
+    with pytest.raises(InvalidField):
+        await anext(acks)
+    assert acked == list(range(7))
+
+
+async def test_a_drain_acknowledges_what_was_read_and_ends():
+    drain = DrainSignal()
+    shards = Shards(open_=False)
+    taking = asyncio.create_task(
+        _all(Intake(shards.store, Room(), drain), parcels_of([5, 5], end=asyncio.Event()))
+    )
+    await settled()
+    drain.set()
+    shards.gate.set()
+    async with asyncio.timeout(5):
+        assert await taking == list(range(10))
+
+
+async def test_a_stream_that_is_left_leaves_no_task_behind():
+    before = asyncio.all_tasks()
+    room = Room()
+    intake = Intake(Shards(open_=False).store, room, DrainSignal())
+    taking = asyncio.create_task(_all(intake, parcels_of([5] * 3, end=asyncio.Event())))
+    await settled()
+    taking.cancel()
+    await asyncio.wait({taking})
+    assert asyncio.all_tasks() == before
+    assert room._used == 0
+
+
+async def _all(intake, parcels):
+    acked = []
+    async with aclosing(intake.acks(parcels)) as acks:
+        async for _, results in acks:
+            acked += results
+    return acked

@@ -1,0 +1,345 @@
+"""Watches over a source that tells the truth and a feed that may lose anything."""
+
+import asyncio
+from contextlib import aclosing
+from uuid import NAMESPACE_OID, uuid5
+
+import pytest
+
+from services.enqueue.app.watches import Kind, WatchHub
+from services.enqueue.ports import Change
+from services.mesh.clock import ManualClock
+from services.mesh.errors import JobNotFound, ResumeTokenInvalid, SlowConsumer
+from services.mesh.runtime import DrainSignal
+from services.mesh.telemetry.metrics import Metrics
+
+J, K, NOBODY = (str(uuid5(NAMESPACE_OID, name)) for name in ("j", "k", "nobody"))
+NAMES = {J: "j", K: "k"}
+
+
+class Rows:
+    """The truth: per job the events so far; the last one is terminal when `ended`."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, list[Change]] = {}
+        self.lagging: list[str] = []
+
+    def add(self, job: str, *, ended: bool = False) -> Change:
+        events = self.events.setdefault(job, [])
+        change = Change(job, len(events) + 1, ended, f"{NAMES.get(job, job)} v{len(events) + 1}")
+        events.append(change)
+        return change
+
+    async def snapshots(self, namespace, job_ids):
+        for job in job_ids:
+            if job not in self.events:
+                raise JobNotFound(job)
+        return [self.events[job][-1] for job in job_ids]
+
+    async def changes_after(self, seen):
+        changes = [c for job, v in seen.items() for c in self.events[job] if c.version > v]
+        return changes, self.lagging
+
+
+class Feed:
+    def __init__(self) -> None:
+        self.sink = None
+
+    async def open(self, wanted, sink):
+        self.sink = sink
+
+    async def close(self):
+        self.sink = None
+
+
+class Stand:
+    """A hub with its surroundings."""
+
+    def __init__(self, backlog: int = 100) -> None:
+        self.rows, self.feed, self.drain, self.clock = Rows(), Feed(), DrainSignal(), ManualClock()
+        self.advances = Feed()
+        self.hub = WatchHub(
+            self.rows,
+            self.feed,
+            self.advances,
+            self.clock,
+            self.drain,
+            Metrics(),
+            reread=2.0,
+            heartbeat=0.05,
+            backlog=backlog,
+        )
+
+    async def reread(self) -> None:
+        self.clock.advance(3)
+        await self.hub.run_once()
+
+
+async def take(watch, count):
+    return [(await anext(watch)) for _ in range(count)]
+
+
+async def news(watch):
+    """The next delivery that is no heartbeat."""
+    while (delivery := await anext(watch)).kind is Kind.HEARTBEAT:
+        pass
+    return delivery
+
+
+async def test_a_watch_is_the_state_now_and_then_every_change_to_the_last():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        assert (await anext(watch)).message == "j v1"
+        stand.hub.hinted([stand.rows.add(J)])
+        stand.hub.hinted([stand.rows.add(J, ended=True)])
+        assert [(d.kind, d.message) for d in await take(watch, 2)] == [
+            (Kind.EVENT, "j v2"),
+            (Kind.EVENT, "j v3"),
+        ]
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+
+async def test_a_lost_hint_is_repaired_when_the_next_one_comes():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        stand.rows.add(J)
+        stand.hub.hinted([stand.rows.add(J)])
+        await stand.hub.run_once()
+        assert [d.message for d in await take(watch, 2)] == ["j v2", "j v3"]
+
+
+async def test_a_lost_last_hint_is_found_by_the_re_read():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        stand.rows.add(J, ended=True)
+        await stand.reread()
+        assert (await anext(watch)).message == "j v2"
+
+
+async def test_what_changes_between_snapshot_and_subscription_is_not_lost():
+    stand = Stand()
+    stand.rows.add(J)
+    original = stand.rows.snapshots
+
+    async def snapshots(namespace, job_ids):
+        answer = await original(namespace, job_ids)
+        stand.hub.hinted([stand.rows.add(J)])  # committed while the snapshot was on its way
+        return answer
+
+    stand.rows.snapshots = snapshots
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        assert [d.message for d in await take(watch, 2)] == ["j v1", "j v2"]
+
+
+async def test_repeated_hints_are_delivered_once():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        change = stand.rows.add(J)
+        stand.hub.hinted([change, change])
+        stand.hub.hinted([change])
+        stand.hub.hinted([stand.rows.add(J, ended=True)])
+        assert [d.message for d in await take(watch, 2)] == ["j v2", "j v3"]
+
+
+async def test_a_resumed_watch_goes_on_after_the_token_without_a_snapshot():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        token = (await anext(watch)).token
+    stand.rows.add(J)
+    stand.rows.add(J, ended=True)
+    other = Stand()
+    other.rows = stand.rows
+    other.hub._source = stand.rows
+    async with aclosing(other.hub.watch("n", [J], token)) as watch:
+        assert [(d.kind, d.message) for d in await take(watch, 2)] == [
+            (Kind.EVENT, "j v2"),
+            (Kind.EVENT, "j v3"),
+        ]
+
+
+async def test_a_token_of_another_watch_is_refused():
+    stand = Stand()
+    stand.rows.add(J)
+    stand.rows.add(K)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        token = (await anext(watch)).token
+    with pytest.raises(ResumeTokenInvalid):
+        await anext(stand.hub.watch("n", [K], token))
+
+
+async def test_an_unknown_job_is_not_found_and_leaves_nothing_behind():
+    stand = Stand()
+    with pytest.raises(JobNotFound):
+        await anext(stand.hub.watch("n", [NOBODY], ""))
+    assert stand.hub._watches == {}
+    assert stand.feed.sink is None
+
+
+async def test_an_idle_watch_has_a_heartbeat_with_the_shards_that_are_away():
+    stand = Stand()
+    stand.rows.add(J)
+    stand.rows.lagging = ["s1"]
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        await stand.reread()
+        beat = await anext(watch)
+        assert (beat.kind, beat.lagging) == (Kind.HEARTBEAT, ("s1",))
+
+
+async def test_a_drain_ends_the_watch_with_its_token():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        stand.drain.set()
+        goodbye = await news(watch)
+        assert goodbye.kind is Kind.DRAIN
+        assert goodbye.token
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+
+async def test_a_reader_that_falls_too_far_behind_is_cut_off():
+    stand = Stand(backlog=3)
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        for _ in range(10):
+            stand.hub.hinted([stand.rows.add(J)])
+        await take(watch, 3)
+        with pytest.raises(SlowConsumer):
+            await anext(watch)
+
+
+async def test_nothing_follows_what_did_not_fit_so_the_last_token_is_valid():
+    stand = Stand(backlog=3)
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        for _ in range(5):
+            stand.hub.hinted([stand.rows.add(J)])
+        received = await take(watch, 1)
+        stand.hub.hinted([stand.rows.add(J)])  # there is room again, but not for what was dropped
+        received += await take(watch, 2)
+        with pytest.raises(SlowConsumer):
+            await anext(watch)
+    async with aclosing(stand.hub.watch("n", [J], received[-1].token)) as watch:
+        received += await take(watch, 3)
+    assert [delivery.message for delivery in received] == [f"j v{n}" for n in range(2, 8)]
+
+
+async def test_hints_are_subscribed_to_only_while_somebody_watches():
+    stand = Stand()
+    stand.rows.add(J)
+    assert stand.feed.sink is None
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        assert stand.feed.sink is not None
+    assert stand.feed.sink is None
+
+
+async def test_many_watchers_of_many_jobs_each_see_every_version_in_order():
+    stand = Stand(backlog=10_000)
+    jobs = [str(uuid5(NAMESPACE_OID, f"j{n}")) for n in range(20)]
+    for job in jobs:
+        stand.rows.add(job)
+
+    async def follow(wanted):
+        seen = {job: [] for job in wanted}
+        async with aclosing(stand.hub.watch("n", wanted, "")) as watch:
+            async for delivery in watch:
+                if delivery.message:
+                    job, version = delivery.message.split(" v")
+                    seen[job].append(int(version))
+        return seen
+
+    watchers = [asyncio.create_task(follow(jobs[n : n + 5])) for n in range(0, 20, 5)]
+    await asyncio.sleep(0)
+    while sum(watch.began for watch in stand.hub._all) < 4:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for step in range(2, 6):
+        for job in jobs:
+            change = stand.rows.add(job, ended=step == 5)
+            if (jobs.index(job) + step) % 3:
+                stand.hub.hinted([change])
+        await stand.reread()
+    for seen in await asyncio.gather(*watchers):
+        assert all(versions == [1, 2, 3, 4, 5] for versions in seen.values())
+
+
+async def test_a_watcher_of_many_jobs_gets_what_there_is_in_one_batch():
+    stand = Stand()
+    jobs = [str(uuid5(NAMESPACE_OID, f"j{n}")) for n in range(5)]
+    for job in jobs:
+        stand.rows.add(job)
+    async with aclosing(stand.hub.watch("n", jobs, "", most=100)) as watch:
+        first = await anext(watch)
+        assert first.kind is Kind.BATCH
+        assert [part.kind for part in first.message] == [Kind.SNAPSHOT] * 5
+        assert first.token
+        stand.hub.hinted([stand.rows.add(job, ended=True) for job in jobs])
+        second = await anext(watch)
+        assert [part.kind for part in second.message] == [Kind.EVENT] * 5
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+
+# --- progress
+
+
+async def test_progress_is_the_newest_and_only_for_those_who_asked():
+    stand = Stand()
+    stand.rows.add(J)
+    asked = stand.hub.watch("n", [J], "", progress=True)
+    other = stand.hub.watch("n", [J], "")
+    assert [(await anext(watch)).kind for watch in (asked, other)] == [Kind.SNAPSHOT] * 2
+    stand.advances.sink([(J, "one"), (K, "somebody else's")])
+    stand.advances.sink([(J, "two")])
+    said = await anext(asked)
+    assert (said.kind, said.message, said.token) == (Kind.PROGRESS, "two", "")
+    assert (await anext(other)).kind is Kind.HEARTBEAT
+    await asked.aclose()
+    assert stand.advances.sink is None
+    await other.aclose()
+
+
+async def test_of_a_job_that_has_ended_no_progress_is_told():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "", progress=True)) as watch:
+        await anext(watch)
+        stand.hub.hinted([stand.rows.add(J, ended=True)])
+        stand.advances.sink([(J, "too late")])
+        assert [delivery.kind async for delivery in watch] == [Kind.EVENT]
+
+
+async def test_hints_that_overtook_each_other_are_delivered_in_order_without_reading():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        second, third, last = stand.rows.add(J), stand.rows.add(J), stand.rows.add(J, ended=True)
+        stand.hub.hinted([last, third])
+        stand.hub.hinted([second])
+        assert [d.message for d in await take(watch, 3)] == ["j v2", "j v3", "j v4"]
+
+
+async def test_one_token_covers_a_whole_batch():
+    stand = Stand()
+    stand.rows.add(J)
+    stand.rows.add(K)
+    async with aclosing(stand.hub.watch("n", [J, K], "", most=10)) as watch:
+        first = await anext(watch)
+        assert [d.token for d in first.message] == ["", ""]
+    stand.hub.hinted([stand.rows.add(J)])
+    async with aclosing(stand.hub.watch("n", [J, K], first.token, most=10)) as watch:
+        assert [d.message for d in (await anext(watch)).message] == ["j v2"]

@@ -1,0 +1,251 @@
+"""Where new jobs go when shards fail in every way: elsewhere, nowhere, but never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from services.mesh.clock import ManualClock
+from services.mesh.errors import (
+    IdempotencyConflict,
+    NoHealthyShard,
+    OutcomeUnknown,
+    ShardUnavailable,
+    StaleEpoch,
+)
+from services.mesh.jobs.ids import bucket_for_key, bucket_of
+from services.mesh.jobs.model import NewJob
+from services.mesh.jobs.states import JobState
+from services.mesh.jobs.topology import BucketMap
+from services.mesh.runtime import Readiness
+from services.mesh.store.answers import ProbeResult, PutAnswer, PutOutcome, PutResult
+from services.orchestrator.app.lookup import Lookup
+from services.orchestrator.app.parents import Parents
+from services.orchestrator.app.shards import Shards
+from services.orchestrator.app.submission import Draft, Stored, Submission
+from services.orchestrator.domain.dueness import NOTHING_SOON
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+NAMES = ["s0", "s1", "s2"]
+
+
+class Shard:
+    """A shard that keeps ids, and fails as it is told: before or after it stored them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: set[UUID] = set()
+        self.keys: dict[str, UUID] = {}
+        self.calls = 0
+        self.before: list[Exception | None] = []
+        self.after: list[Exception | None] = []
+
+    async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        self.calls += 1
+        if self.before and (error := self.before.pop(0)):
+            raise error
+        results = [self._put(job) for job in jobs]
+        if self.after and (error := self.after.pop(0)):
+            raise error
+        return PutAnswer(results, list)
+
+    def _put(self, job: NewJob) -> PutResult:
+        outcome, job_id = PutOutcome.CREATED, job.id
+        if job.idempotency_key:
+            job_id = self.keys.setdefault(job.idempotency_key, job.id)
+            if job_id != job.id:
+                other = job.request_hash == b"other"
+                outcome = PutOutcome.CONFLICT if other else PutOutcome.EXISTING
+        self.rows.add(job_id)
+        return PutResult(outcome, job_id, JobState.SCHEDULED, 1, NOW, NOW, True)
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.nudged: list[tuple[str, set[str]]] = []
+
+    async def committed(self, shard: str, events: Any) -> None: ...
+
+    async def stored(self, shard: str, names: Any) -> None: ...
+
+    async def due(self, shard: str, types: Any, soon: Any = NOTHING_SOON) -> None:
+        self.nudged.append((shard, set(types)))
+
+    async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None: ...
+
+    async def cancelled(self, worker_id: str, attempts: Any) -> None: ...
+
+
+class Map:
+    def __init__(self) -> None:
+        self.map = BucketMap.even(NAMES)
+
+
+class Stand:
+    def __init__(self) -> None:
+        self.stores = {name: Shard(name) for name in NAMES}
+        self.shards = Shards(self.stores, ManualClock(NOW), Readiness().require("shards"))  # type: ignore[arg-type]
+        self.doubted: list[str] = []
+        for name in NAMES:
+            self.shards.probed_by(name, partial(self.doubted.append, name))
+            self.heal(name)
+        self.announcer = Silent()
+        self.submission = Submission(
+            self.shards,
+            Map(),  # type: ignore[arg-type]
+            self.announcer,
+            ManualClock(NOW),
+            Random(1),
+            Parents(Lookup(self.shards, Map(), self.announcer), self.shards),  # type: ignore[arg-type]
+        )
+
+    def heal(self, name: str) -> None:
+        probe = ProbeResult(NOW, UUID(int=1), 1, True, 1)
+        for _ in range(2):
+            self.shards.probed(name, probe, 1.0)
+
+    def lose(self, name: str) -> None:
+        for _ in range(3):
+            self.shards.missed(name, "gone")
+
+    def rows(self) -> list[UUID]:
+        return [row for store in self.stores.values() for row in store.rows]
+
+    async def put(self, count: int = 1, key: str = "", content: bytes = b"same"):
+        return await self.submission.put([draft(key, content) for _ in range(count)])
+
+
+def draft(key: str = "", content: bytes = b"same") -> Draft:
+    def build(job_id: UUID) -> NewJob:
+        return NewJob(
+            job_id, "n", "echo", idempotency_key=key or None, request_hash=content if key else None
+        )
+
+    return Draft("n", ("n", key) if key else None, "echo", build)
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+async def test_a_batch_is_stored_whole_in_one_shard_and_its_type_nudged(stand):
+    outcomes = await stand.put(100)
+    assert {outcome.shard for outcome in outcomes} == {outcomes[0].shard}
+    assert len(stand.rows()) == 100
+    assert stand.announcer.nudged == [(outcomes[0].shard, {"echo"})]
+
+
+async def test_batches_walk_round_the_shards(stand):
+    shards = [(await stand.put())[0].shard for _ in range(6)]
+    assert sorted(shards) == sorted(NAMES * 2)
+
+
+async def test_a_certain_failure_sends_an_unkeyed_batch_elsewhere(stand):
+    for store in stand.stores.values():
+        store.before = [ShardUnavailable(store.name)]
+    stand.stores["s2"].before = []
+    outcomes = await stand.put(5)
+    assert {type(outcome) for outcome in outcomes} == {Stored}
+    assert len(stand.rows()) == 5
+    assert set(stand.doubted) <= {"s0", "s1"}
+
+
+async def test_when_every_shard_refuses_the_answer_is_no_healthy_shard(stand):
+    for store in stand.stores.values():
+        store.before = [ShardUnavailable(store.name)] * 3
+    assert [type(outcome) for outcome in await stand.put(2)] == [NoHealthyShard] * 2
+    assert stand.rows() == []
+
+
+async def test_a_shard_that_is_away_is_not_even_asked(stand):
+    stand.lose("s0")
+    for _ in range(6):
+        await stand.put()
+    assert stand.stores["s0"].calls == 0
+
+
+async def test_an_unknown_outcome_is_settled_at_the_same_shard_with_the_same_ids(stand):
+    for store in stand.stores.values():
+        store.after = [OutcomeUnknown(store.name)]
+    outcomes = await stand.put(3)
+    assert {type(outcome) for outcome in outcomes} == {Stored}
+    assert len(stand.rows()) == 3
+    assert sorted(store.calls for store in stand.stores.values()) == [0, 0, 2]
+
+
+async def test_an_unknown_outcome_that_stays_unknown_is_never_redirected(stand):
+    for store in stand.stores.values():
+        store.after = [OutcomeUnknown(store.name)] * 2
+    outcomes = await stand.put(3)
+    assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
+    assert sorted(store.calls for store in stand.stores.values()) == [0, 0, 2]
+
+
+async def test_unknown_and_then_certainly_away_is_still_unknown(stand):
+    for store in stand.stores.values():
+        store.after = [OutcomeUnknown(store.name)]
+        store.before = [None, ShardUnavailable(store.name)]
+    outcomes = await stand.put(3)
+    assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
+    assert sum(1 for store in stand.stores.values() if store.calls) == 1
+
+
+async def test_a_keyed_job_is_refused_rather_than_redirected(stand):
+    home = NAMES[bucket_for_key("n", "k") * 3 // 4096]
+    stand.lose(home)
+    (outcome,) = await stand.put(key="k")
+    assert isinstance(outcome, ShardUnavailable)
+    assert stand.rows() == []
+
+
+async def test_a_keyed_jobs_bucket_is_that_of_its_key(stand):
+    (outcome,) = await stand.put(key="k")
+    assert bucket_of(outcome.result.job_id) == bucket_for_key("n", "k")
+
+
+async def test_a_key_with_other_content_conflicts_with_the_first_job(stand):
+    (first,) = await stand.put(key="k")
+    (second,) = await stand.put(key="k", content=b"other")
+    assert isinstance(second, IdempotencyConflict)
+    assert second.metadata["job_id"] == str(first.result.job_id)
+
+
+async def test_a_stale_map_is_told_to_the_caller_and_not_redirected(stand):
+    for store in stand.stores.values():
+        store.before = [StaleEpoch(7)]
+    (outcome,) = await stand.put()
+    assert isinstance(outcome, StaleEpoch)
+    assert stand.rows() == []
+
+
+async def test_a_mixed_batch_is_answered_item_by_item_in_order(stand):
+    home = NAMES[bucket_for_key("n", "k") * 3 // 4096]
+    stand.lose(home)
+    drafts = [draft(), draft("k"), draft()]
+    outcomes = await stand.submission.put(drafts)
+    assert [type(outcome) for outcome in outcomes] == [Stored, ShardUnavailable, Stored]
+
+
+@pytest.mark.parametrize("seed", range(50))
+async def test_whatever_fails_no_job_is_ever_stored_twice(seed):
+    stand, random = Stand(), Random(seed)
+    kinds = [None, None, ShardUnavailable, OutcomeUnknown]
+    for store in stand.stores.values():
+        for failures in (store.before, store.after):
+            for _ in range(6):
+                kind = random.choice(kinds)
+                if failures is store.after and kind is ShardUnavailable:
+                    kind = None  # a certain failure after the store kept it would be a lie
+                failures.append(kind(store.name) if kind else None)
+    outcomes = await stand.put(4)
+    stored = {outcome.result.job_id for outcome in outcomes if isinstance(outcome, Stored)}
+    unknown = sum(isinstance(outcome, OutcomeUnknown) for outcome in outcomes)
+    assert stored <= set(stand.rows())
+    assert len(stand.rows()) <= len(stored) + unknown

@@ -1,0 +1,130 @@
+"""The process driver's parts that need no mesh."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from services.mesh.clock import ManualClock
+from services.scaler.adapters.process.handle import ExitWatch, ProcessHandle
+from services.scaler.adapters.process.launcher import Launcher, worker_environment
+from services.scaler.domain.pool import PoolSpec, ProcessLaunch
+
+SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
+APP = ProcessLaunch("shop.jobs", capacity=3)
+
+
+def spec(**values: object) -> PoolSpec:
+    return PoolSpec(type="render", process=APP, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(SLEEPER, dict(os.environ), tmp_path / "workers", ManualClock())
+
+
+def arguments_of(pid: int) -> list[str]:
+    """What follows the command itself."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[len(SLEEPER) : -1]
+
+
+async def ended(pid: int) -> None:
+    event = asyncio.Event()
+    watch = ExitWatch(pid, event.set)
+    async with asyncio.timeout(5):
+        await event.wait()
+    watch.close()
+
+
+async def test_process_is_started_with_its_flags_in_a_session_of_its_own(
+    launcher: Launcher,
+) -> None:
+    launched = launcher.launch(spec(drain_timeout=timedelta(seconds=7)), APP)
+    assert launched.child is not None
+    assert arguments_of(launched.process.pid) == [
+        *("--app", "shop.jobs", "--types", "render", "--listen", "127.0.0.1:0"),
+        *("--started-by", "scaler", "--drain-seconds", "7", "--capacity", "3"),
+    ]
+    assert os.getsid(launched.process.pid) == launched.process.pid
+    assert launched.process.terminate()
+    await ended(launched.process.pid)
+    assert launched.child.wait() == -15
+    assert not launched.process.alive()
+    assert not launched.process.terminate()
+
+
+async def test_successor_finds_what_still_lives_and_clears_the_records_of_the_dead(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    living, dead = (launcher.launch(spec(), APP) for _ in range(2))
+    assert dead.child is not None
+    assert living.child is not None
+    dead.process.terminate()
+    dead.child.wait()
+    successor = Launcher(SLEEPER, {}, tmp_path / "workers", ManualClock())
+    assert [found.process for found in successor.left_behind()] == [living.process]
+    assert not dead.record.exists()
+    living.process.terminate()
+    living.child.wait()
+
+
+def test_record_of_a_pid_that_somebody_else_has_now_is_not_believed(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    folder = tmp_path / "workers"
+    folder.mkdir()
+    record = folder / "render.launch"
+    record.write_text(f'{{"pid": {os.getpid()}, "start_time": 1, "type": "render", "log": "x"}}')
+    assert list(launcher.left_behind()) == []
+    assert not record.exists()
+
+
+def test_only_the_newest_logs_are_kept(launcher: Launcher, tmp_path: Path) -> None:
+    folder = tmp_path / "workers"
+    folder.mkdir()
+    for number in range(30):
+        log = folder / f"render-20300101T000000-1-{number}.log"
+        log.touch()
+        os.utime(log, (number, number))
+    (folder / "other-20300101T000000-1-1.log").touch()
+    launched = launcher.launch(spec(), APP)
+    left = sorted(path.name for path in folder.glob("render-*-1-*.log"))
+    assert len(left) == 20
+    assert "render-20300101T000000-1-29.log" in left
+    assert (folder / "other-20300101T000000-1-1.log").exists()
+    assert launched.child is not None
+    launched.process.terminate()
+    launched.child.wait()
+
+
+def test_start_time_tells_a_process_from_a_later_one_with_its_pid() -> None:
+    me = ProcessHandle.of(os.getpid())
+    assert me is not None
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    began = datetime.fromtimestamp(booted + me.start_time / os.sysconf("SC_CLK_TCK"), UTC)
+    assert me.fits(began + timedelta(seconds=1))
+    assert not me.fits(began - timedelta(hours=1))
+    assert not me.fits(began + timedelta(hours=1))
+    assert not me.fits(None)
+
+
+def test_zombie_does_not_count_as_alive() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.DEVNULL)
+    handle = ProcessHandle.of(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert handle is None or not handle.alive()
+    child.wait()
+
+
+def test_worker_inherits_the_environment_but_not_what_is_the_scalers_own() -> None:
+    own = {"JOBMESH_LISTEN": "127.0.0.1:7105", "JOBMESH_METRICS_LISTEN": "127.0.0.1:8105"}
+    shared = {"JOBMESH_NATS_URL": "nats://here", "PATH": "/bin"}
+    made = worker_environment({**own, **shared}, {"JOBMESH_ETCD_PREFIX": "/x"})
+    assert made == {**shared, "JOBMESH_ETCD_PREFIX": "/x", "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,138 @@
+"""No due work is ever forgotten: a flag outlives every claim that may have looked too early."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from services.scheduler.domain.flags import DueFlags
+
+
+def test_a_claim_that_saw_the_end_lowers_the_flag() -> None:
+    flags = DueFlags()
+    flags.raise_("t", "s0", told=True)
+    assert flags.end("t", "s0", flags.begin("t", "s0"), exhausted=True)
+    assert flags.types() == []
+
+
+def test_a_flag_raised_while_a_claim_is_under_way_survives_it() -> None:
+    flags = DueFlags()
+    flags.raise_("t", "s0", told=True)
+    mark = flags.begin("t", "s0")
+    flags.raise_("t", "s0", told=True)
+    assert not flags.end("t", "s0", mark, exhausted=True)
+    assert flags.is_raised("t", "s0")
+
+
+def test_a_full_claim_leaves_the_flag_up() -> None:
+    flags = DueFlags()
+    flags.raise_("t", "s0", told=True)
+    assert not flags.end("t", "s0", flags.begin("t", "s0"), exhausted=False)
+
+
+def test_a_claimed_shard_goes_to_the_end_of_the_line() -> None:
+    flags = DueFlags()
+    for shard in ("s0", "s1", "s2"):
+        flags.raise_("t", shard, told=True)
+    flags.begin("t", "s0")
+    assert flags.shards("t") == ["s1", "s2", "s0"]
+    flags.raise_("t", "s2", told=True)
+    assert flags.shards("t") == ["s1", "s2", "s0"], "raising again costs no place"
+
+
+def test_only_own_findings_without_credit_are_told_and_only_once() -> None:
+    flags = DueFlags()
+    flags.raise_("heard", "s0", told=True)
+    flags.raise_("found", "s0", told=False)
+    flags.raise_("served", "s1", told=False)
+    assert flags.untold(lambda type_, shard: type_ == "served") == {"s0": ["found"]}
+    assert flags.untold(lambda type_, shard: type_ == "served") == {}
+    assert flags.untold(lambda type_, shard: False) == {"s1": ["served"]}, "its credit ran out"
+
+
+def test_a_nudge_about_an_own_finding_makes_it_known() -> None:
+    flags = DueFlags()
+    flags.raise_("t", "s0", told=False)
+    flags.raise_("t", "s0", told=True)
+    assert flags.untold(lambda type_, shard: False) == {}
+
+
+def test_the_number_of_flags_is_bounded() -> None:
+    flags = DueFlags(most=2)
+    for type_ in ("a", "b", "c"):
+        flags.raise_(type_, "s0", told=False)
+    assert flags.types() == ["b", "c"]
+    assert flags.untold(lambda type_, shard: False) == {"s0": ["b", "c"]}
+
+
+def test_a_forgotten_flag_that_is_raised_again_survives_the_claim_that_began_before() -> None:
+    flags = DueFlags(most=1)
+    flags.raise_("a", "s0", told=True)
+    mark = flags.begin("a", "s0")
+    flags.raise_("b", "s0", told=True)
+    flags.raise_("a", "s0", told=True)
+    assert not flags.end("a", "s0", mark, exhausted=True)
+
+
+class FlagMachine(RuleBasedStateMachine):
+    """A shard with rows, nudges after each insert, claims that look at some moment in between.
+
+    The rule that must hold: rows that no claim in flight can still take have a raised flag.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flags = DueFlags()
+        self.rows = 0
+        self.unheard = 0
+        self.mark: int | None = None
+        self.seen: tuple[int, int] | None = None
+
+    @rule(count=st.integers(1, 3))
+    def insert_commits(self, count: int) -> None:
+        self.rows += count
+        self.unheard += 1
+
+    @precondition(lambda self: self.unheard)
+    @rule()
+    def nudge_arrives(self) -> None:
+        self.unheard -= 1
+        self.flags.raise_("t", "s", told=True)
+
+    @precondition(lambda self: self.mark is None and self.flags.is_raised("t", "s"))
+    @rule()
+    def claim_is_sent(self) -> None:
+        self.mark = self.flags.begin("t", "s")
+
+    @precondition(lambda self: self.mark is not None and self.seen is None)
+    @rule(limit=st.integers(1, 4))
+    def claim_commits(self, limit: int) -> None:
+        taken = min(limit, self.rows)
+        self.rows -= taken
+        self.seen = (taken, limit)
+
+    @precondition(lambda self: self.seen is not None)
+    @rule()
+    def claim_is_answered(self) -> None:
+        assert self.mark is not None
+        assert self.seen is not None
+        taken, limit = self.seen
+        self.flags.end("t", "s", self.mark, exhausted=taken < limit)
+        self.mark = self.seen = None
+
+    @precondition(lambda self: self.mark is not None and self.seen is None)
+    @rule()
+    def claim_fails(self) -> None:
+        assert self.mark is not None
+        self.flags.end("t", "s", self.mark, exhausted=False)
+        self.mark = None
+
+    @invariant()
+    def rows_are_never_without_a_flag(self) -> None:
+        if self.rows and not self.unheard:
+            assert self.flags.is_raised("t", "s")
+
+
+FlagMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestFlagMachine = FlagMachine.TestCase

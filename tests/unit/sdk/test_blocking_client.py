@@ -1,0 +1,138 @@
+"""The blocking client is the async one, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from jobmesh import AsyncClient, Client, JobFailed, JobState, NewJob
+from jobmesh.client import AsyncJobHandle, AsyncSchedules, JobHandle
+from jobmesh.client.blocking import Schedules
+from jobmesh.errors import NotFound
+from jobmesh.options import EnqueueOptions
+from jobmesh.v1.job_pb2 import Failure
+
+from tests.unit.sdk.memory_mesh import MemoryMesh
+from tests.unit.sdk.test_client import succeed
+
+T = TypeVar("T")
+
+
+async def use(address: str, work: Callable[[Client], T]) -> T:
+    """Runs blocking code beside the loop that serves it."""
+
+    def run() -> T:
+        with Client(address) as client:
+            return work(client)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_a_job_is_submitted_followed_and_read(address: str, mesh: MemoryMesh) -> None:
+    mesh.on_stored = succeed
+
+    def work(client: Client) -> tuple[object, list[JobState]]:
+        handle = client.enqueue("echo", {"x": 1}, labels={"a": "b"})
+        return handle.result(timeout=5), [event.state for event in handle.events()]
+
+    assert await use(address, work) == ({"x": 1}, [JobState.SUCCEEDED])
+
+
+async def test_errors_come_out_as_they_are(address: str, mesh: MemoryMesh) -> None:
+    def work(client: Client) -> None:
+        with pytest.raises(NotFound):
+            client.enqueue("nope")
+        with pytest.raises(NotFound):
+            list(client.watch("00000000-0000-0000-0000-000000000000"))
+
+    await use(address, work)
+
+
+async def test_a_failed_job_raises(address: str, mesh: MemoryMesh) -> None:
+    def fail(mesh: MemoryMesh, job_id: str) -> None:
+        mesh.move(job_id, "FAILED", failure=Failure(type="X"))
+
+    mesh.on_stored = fail
+
+    def work(client: Client) -> None:
+        with pytest.raises(JobFailed, match="FAILED: X"):
+            client.enqueue("echo").result(timeout=5)
+
+    await use(address, work)
+
+
+async def test_lists_and_many(address: str, mesh: MemoryMesh, tmp_path: Path) -> None:
+    mesh.on_stored = succeed
+
+    def work(client: Client) -> None:
+        acks = client.enqueue_many([NewJob("echo", n) for n in range(5)])
+        assert len(list(client.list())) == 5
+        assert [job.id for job in client.list(limit=1)] == [acks[-1].id]
+        client.download(acks[0].id, tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() == b"0"
+        assert client.schedules.create("s", "echo", every=60).name == "s"
+        assert [s.name for s in client.schedules.list()] == ["s"]
+        assert list(client.types()) == ["echo", "primes"]
+
+    await use(address, work)
+
+
+async def test_leaving_an_iterator_early_ends_its_stream(address: str, mesh: MemoryMesh) -> None:
+    def work(client: Client) -> JobState:
+        events = client.enqueue("echo").events()
+        first = next(events)
+        events.close()  # type: ignore[attr-defined]
+        return first.state
+
+    assert await use(address, work) is JobState.SCHEDULED
+
+
+async def test_calling_back_from_its_own_thread_is_refused_not_a_deadlock(address: str) -> None:
+    def work(client: Client) -> None:
+        def jobs() -> Iterator[NewJob]:
+            client.types()
+            yield NewJob("echo")
+
+        with pytest.raises(RuntimeError, match="cannot wait for itself"):
+            client.enqueue_many(jobs())
+
+    await use(address, work)
+
+
+def test_a_closed_client_leaves_no_thread_and_closes_twice() -> None:
+    before = threading.active_count()
+    client = Client("127.0.0.1:1")
+    assert threading.active_count() == before + 1
+    client.close()
+    client.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("blocking", "asynchronous", "only_async"),
+    [
+        (Client, AsyncClient, {"stub", "pages", "upload"}),
+        (JobHandle, AsyncJobHandle, set()),
+        (Schedules, AsyncSchedules, set()),
+    ],
+)
+def test_the_twins_offer_the_same(blocking: type, asynchronous: type, only_async: set[str]) -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert public(asynchronous) - public(blocking) == only_async
+    assert public(blocking) - public(asynchronous) == set()
+    for name in public(blocking) - {"address", "watch"}:
+        ours = inspect.signature(getattr(blocking, name)).parameters
+        theirs = inspect.signature(getattr(asynchronous, name)).parameters
+        assert list(ours) == list(theirs), name
+
+
+def test_the_options_of_enqueue_are_the_fields_of_a_new_job() -> None:
+    fields = {f for f in NewJob.__dataclass_fields__ if f not in ("type", "input")}
+    assert set(EnqueueOptions.__annotations__) == fields

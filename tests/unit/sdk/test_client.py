@@ -1,0 +1,470 @@
+"""The client's promises: keys, retries, errors, pages, transfers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from jobmesh import AsyncClient, InputError, JobFailed, JobState, NewJob, Retry, WaitTimeout, job
+from jobmesh.client import EnqueueFailed
+from jobmesh.errors import (
+    AlreadyExists,
+    CallError,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+)
+from jobmesh.v1 import job_pb2, retry_pb2
+from jobmesh.v1.payload_pb2 import Payload
+
+from services.mesh.errors import (
+    DependencyUnavailable,
+    Draining,
+    InvalidField,
+    MeshError,
+    OutcomeUnknown,
+    Overloaded,
+    ShardUnavailable,
+)
+from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def succeed(mesh: MemoryMesh, job_id: str) -> None:
+    """Each stored job has run by the time its id is known, and returned its input."""
+    mesh.move(job_id, "DISPATCHED")
+    mesh.move(job_id, "SUCCEEDED", output=mesh.records[job_id].job.spec.input)
+
+
+# --- what is sent
+
+
+async def test_everything_said_about_a_job_reaches_the_mesh(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    when = datetime(2030, 5, 1, tzinfo=UTC)
+    handle = await client.enqueue(
+        "echo",
+        {"n": 1},
+        at=when,
+        priority=7,
+        retry=Retry.fixed("30s", attempts=4)
+        .only_on("CommandFailed", "OSError")
+        .except_on("ValueError")
+        .only_on_exit(75, -9)
+        .except_on_exit(2),
+        labels={"team": "a"},
+        idempotency_key="k1",
+        expire=datetime(2030, 5, 2, tzinfo=UTC),
+        timeout="2m",
+        namespace="acme",
+    )
+    sent = mesh.calls["Enqueue"][-1]
+    assert (sent.namespace, sent.idempotency_key) == ("acme", "k1")
+    spec = sent.job
+    assert spec.input == Payload(data=b'{"n":1}', content_type="application/json")
+    assert spec.schedule_time.ToDatetime(UTC) == when
+    assert (spec.priority, dict(spec.labels)) == (7, {"team": "a"})
+    assert spec.retry_policy.backoff == retry_pb2.BACKOFF_FIXED
+    assert spec.retry_policy.max_attempts == 4
+    assert spec.retry_policy.initial_delay.seconds == 30
+    assert spec.retry_policy.retryable_types == ["CommandFailed", "OSError"]
+    assert spec.retry_policy.non_retryable_types == ["ValueError"]
+    assert spec.retry_policy.retryable_exit_codes == [75, -9]
+    assert spec.retry_policy.non_retryable_exit_codes == [2]
+    assert spec.timeouts.run.seconds == 120
+    assert handle.namespace == "acme"
+
+
+async def test_an_empty_input_is_not_sent_and_delay_is(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    await client.enqueue("echo", delay="5m")
+    spec = mesh.calls["Enqueue"][-1].job
+    assert not spec.HasField("input")
+    assert not spec.HasField("retry_policy")
+    assert spec.delay.seconds == 300
+
+
+@dataclass
+class Resize:
+    url: str
+    width: int = 100
+
+
+@job("primes", retries=3, timeout=30)
+def resize(given: Resize) -> str:
+    return given.url
+
+
+async def test_a_decorated_function_brings_its_type_and_defaults(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    await resize.aenqueue(Resize("u"), client=client)
+    spec = mesh.calls["Enqueue"][-1].job
+    assert spec.type == "primes"
+    assert spec.input.data == b'{"url":"u","width":100}'
+    assert spec.retry_policy.max_attempts == 4
+    assert spec.retry_policy.backoff == retry_pb2.BACKOFF_EXPONENTIAL
+    assert spec.timeouts.run.seconds == 30
+
+
+async def test_an_input_the_handler_cannot_take_is_refused_before_it_is_sent(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    with pytest.raises(InputError, match="url: expected str, got int"):
+        await client.enqueue(resize, Resize(url=3))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="widht: unknown field, did you mean 'width'"):
+        await client.enqueue(resize, {"url": "u", "widht": 3})
+    assert not mesh.calls["Enqueue"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 - that is the point
+        ({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 3}, "not both"),
+        ({"retries": 1, "retry": Retry.none()}, "not both"),
+        ({"retries": -1}, "negative"),
+        ({"delay": "soon"}, "not a span"),
+    ],
+)
+async def test_contradictions_are_refused_here(
+    client: AsyncClient, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        await client.enqueue("echo", **options)
+
+
+# --- keys and retries
+
+
+async def test_a_lost_answer_makes_no_second_job(client: AsyncClient, mesh: MemoryMesh) -> None:
+    mesh.faults["Enqueue"] = [Fault(UNAVAILABLE, after=True)]
+    handle = await client.enqueue("echo", 1)
+    assert list(mesh.records) == [handle.id]
+    first, second = mesh.calls["Enqueue"]
+    assert first.idempotency_key == second.idempotency_key != ""
+
+
+async def test_each_submission_gets_a_key_of_its_own(client: AsyncClient, mesh: MemoryMesh) -> None:
+    await client.enqueue("echo", 1)
+    await client.enqueue("echo", 1)
+    assert len(mesh.records) == 2
+
+
+async def test_a_known_key_returns_the_first_job_and_says_so(client: AsyncClient) -> None:
+    first = await client.enqueue("echo", 1, idempotency_key="k")
+    again = await client.enqueue("echo", 1, idempotency_key="k")
+    assert (first.id, first.existing, again.existing) == (again.id, False, True)
+    with pytest.raises(AlreadyExists, match="IDEMPOTENCY_CONFLICT"):
+        await client.enqueue("echo", 2, idempotency_key="k")
+
+
+async def test_a_shard_that_is_away_is_left_with_another_key(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["Enqueue"] = [Fault(ShardUnavailable("s1", retry_after=60))]
+    await client.enqueue("echo")
+    first, second = mesh.calls["Enqueue"]
+    assert first.idempotency_key != second.idempotency_key
+
+
+@pytest.mark.parametrize(
+    "unknown", [OutcomeUnknown("s1"), DependencyUnavailable("orchestrator"), UNAVAILABLE]
+)
+async def test_a_key_that_may_be_taken_is_never_changed(
+    client: AsyncClient, mesh: MemoryMesh, unknown: MeshError | grpc.StatusCode
+) -> None:
+    mesh.faults["Enqueue"] = [
+        Fault(unknown, after=True),
+        Fault(ShardUnavailable("s1", retry_after=0.01)),
+    ]
+    handle = await client.enqueue("echo")
+    assert len({call.idempotency_key for call in mesh.calls["Enqueue"]}) == 1
+    assert list(mesh.records) == [handle.id]
+
+
+async def test_a_callers_own_key_is_never_changed(client: AsyncClient, mesh: MemoryMesh) -> None:
+    mesh.faults["Enqueue"] = [Fault(ShardUnavailable("s1", retry_after=0.01))]
+    await client.enqueue("echo", idempotency_key="mine")
+    assert [call.idempotency_key for call in mesh.calls["Enqueue"]] == ["mine", "mine"]
+
+
+async def test_an_empty_key_of_the_caller_means_no_retry(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["Enqueue"] = [Fault(UNAVAILABLE, after=True)]
+    with pytest.raises(Unavailable):
+        await client.enqueue("echo", idempotency_key="")
+    assert len(mesh.calls["Enqueue"]) == 1
+
+
+async def test_what_only_passes_by_is_retried_and_what_stays_is_not(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["GetJob"] = [Fault(Draining()), Fault(Overloaded(retry_after=0.01))]
+    handle = await client.enqueue("echo")
+    assert (await handle.get()).state is JobState.SCHEDULED
+    assert len(mesh.calls["GetJob"]) == 3
+    mesh.faults["GetJob"] = [Fault(grpc.StatusCode.INTERNAL)]
+    with pytest.raises(CallError, match="INTERNAL"):
+        await handle.get()
+    assert len(mesh.calls["GetJob"]) == 4
+
+
+async def test_tries_are_bounded(address: str, mesh: MemoryMesh) -> None:
+    mesh.faults["ListTypes"] = [Fault(UNAVAILABLE) for _ in range(9)]
+    async with AsyncClient(address, attempts=3) as client:
+        with pytest.raises(Unavailable):
+            await client.types()
+    assert len(mesh.calls["ListTypes"]) == 3
+
+
+async def test_the_servers_pace_counts_against_the_deadline(address: str, mesh: MemoryMesh) -> None:
+    mesh.faults["ListTypes"] = [Fault(Overloaded(retry_after=60))]
+    async with AsyncClient(address) as client:
+        with pytest.raises(CallError) as caught:
+            await client.types()
+    assert (caught.value.reason, caught.value.retry_after) == ("OVERLOADED", 60)
+
+
+# --- errors
+
+
+async def test_a_refusal_names_field_reason_and_way_out(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    with pytest.raises(NotFound) as caught:
+        await client.enqueue("nope")
+    assert caught.value.reason == "UNKNOWN_TYPE"
+    assert caught.value.metadata == {"type": "nope"}
+    assert "(UNKNOWN_TYPE) — start a worker that serves it: jobmesh worker" in str(caught.value)
+
+    mesh.faults["Enqueue"] = [Fault(InvalidField("job.priority", "must be at most 9"))]
+    with pytest.raises(InvalidArgument) as invalid:
+        await client.enqueue("echo", priority=11)
+    assert str(invalid.value) == "job.priority: must be at most 9 (INVALID_FIELD)"
+    assert [v.field for v in invalid.value.violations] == ["job.priority"]
+
+
+async def test_nobody_there_is_said_plainly() -> None:
+    async with AsyncClient("127.0.0.1:1", attempts=2) as client:
+        with pytest.raises(Unavailable) as caught:
+            await client.types()
+    assert str(caught.value).startswith("no mesh answers at 127.0.0.1:1 (UNREACHABLE)")
+    assert "jobmesh up" in caught.value.hint
+
+
+async def test_every_call_has_a_deadline(address: str, mesh: MemoryMesh) -> None:
+    mesh.hanging.add("ListTypes")
+    async with AsyncClient(address, timeout=0.2) as impatient:
+        with pytest.raises(DeadlineExceeded, match=r"within 0\.2 s"):
+            await impatient.types()
+
+
+# --- results
+
+
+async def test_result_returns_what_the_handler_returned(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.on_stored = succeed
+    handle = await client.enqueue("echo", {"a": [1, 2]})
+    assert await handle.result(timeout=5) == {"a": [1, 2]}
+    assert await (await client.enqueue("echo", b"\x00raw")).result(timeout=5) == b"\x00raw"
+    assert await (await client.enqueue("echo")).result(timeout=5) is None
+
+
+async def test_a_job_that_did_not_succeed_raises_with_its_failure(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    handle = await client.enqueue("echo")
+    failure = job_pb2.Failure(type="ValueError", message="bad image")
+    await mesh.advance(handle.id, "DISPATCHED", "FAILED", failure=failure)
+    with pytest.raises(JobFailed) as caught:
+        await handle.result(timeout=5)
+    assert str(caught.value) == f"job {handle.id} is FAILED: ValueError: bad image"
+    assert caught.value.job.state is JobState.FAILED
+
+
+async def test_waiting_is_bounded_and_the_job_goes_on(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    handle = await client.enqueue("echo")
+    with pytest.raises(WaitTimeout, match="did not end within"):
+        await handle.wait(timeout=0.1)
+    assert mesh.records[handle.id].job.state == job_pb2.JOB_STATE_SCHEDULED
+
+
+async def test_cancel_says_who_won(client: AsyncClient) -> None:
+    handle = await client.enqueue("echo")
+    assert await handle.cancel("not needed")
+    assert not await client.cancel(handle.id)
+    assert (await handle.get()).state is JobState.CANCELLED
+
+
+# --- bytes
+
+
+async def test_large_inputs_and_files_are_uploaded(
+    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
+) -> None:
+    large = bytes(range(256)) * 5000
+    await client.enqueue("echo", large)
+    await client.enqueue("echo", large[: 1024 * 1024])
+    file = tmp_path / "small.txt"
+    file.write_text("hello")
+    await client.enqueue("echo", file)
+    by_value, inline, by_file = (call.job.input for call in mesh.calls["Enqueue"])
+    assert mesh.objects[by_value.object.key] == large
+    assert inline.HasField("data")
+    assert mesh.objects[by_file.object.key] == b"hello"
+    assert by_file.content_type == "text/plain"
+
+
+async def test_a_file_that_is_not_there_is_an_input_error(client: AsyncClient) -> None:
+    with pytest.raises(InputError, match="not a file"):
+        await client.enqueue("echo", Path("no-such-file"))
+
+
+async def test_a_broken_download_starts_over(
+    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
+) -> None:
+    mesh.on_stored = succeed
+    data = b"0123456789" * 200_000
+    handle = await client.enqueue("echo", data)
+    mesh.faults["DownloadOutput"] = [Fault(UNAVAILABLE, after=True)]
+    await handle.download(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == data
+    assert await handle.result(timeout=5) == data
+    assert os.listdir(tmp_path) == ["out"]
+
+
+async def test_a_corrupt_output_is_not_passed_on(
+    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
+) -> None:
+    mesh.on_stored = succeed
+    handle = await client.enqueue("echo", b"x" * 2_000_000)
+    key = mesh.records[handle.id].job.output.object.key
+    mesh.objects[key] = b"y" * 2_000_000
+    with pytest.raises(CallError, match="OBJECT_CORRUPT"):
+        await handle.download(tmp_path / "out")
+    assert not os.listdir(tmp_path)
+
+
+# --- many
+
+
+async def test_many_jobs_travel_in_batches_and_are_acknowledged_in_order(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    acks = await client.enqueue_many(NewJob("echo", n) for n in range(2500))
+    assert sorted(len(call.items) for call in mesh.calls["EnqueueBatch"]) == [500, 1000, 1000]
+    inputs = [mesh.records[ack.id].job.spec.input.data for ack in acks]
+    assert inputs == [str(n).encode() for n in range(2500)]
+
+
+async def test_a_batch_stays_below_the_message_cap(client: AsyncClient, mesh: MemoryMesh) -> None:
+    await client.enqueue_many(NewJob("echo", b"x" * 700_000) for _ in range(12))
+    sizes = [call.ByteSize() for call in mesh.calls["EnqueueBatch"]]
+    assert len(sizes) == 3
+    assert max(sizes) <= 4 * 1024 * 1024
+
+
+async def test_one_bad_item_does_not_hinder_the_others(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    jobs = [NewJob("echo", 1), NewJob("nope"), NewJob("echo", object()), NewJob("echo", 2)]
+    acks = await client.enqueue_many(jobs, raise_errors=False)
+    assert [ack.ok for ack in acks] == [True, False, False, True]
+    assert isinstance(acks[1].error, NotFound)
+    assert isinstance(acks[2].error, InputError)
+    with pytest.raises(EnqueueFailed, match="2 of 4 jobs were not stored") as caught:
+        await client.enqueue_many(jobs)
+    assert len(caught.value.acks) == 4
+
+
+async def test_items_that_failed_in_passing_are_sent_again_alone(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["item"] = [
+        Fault(OutcomeUnknown("s1"), after=True),
+        Fault(ShardUnavailable("s2")),
+    ]
+    acks = await client.enqueue_many([NewJob("echo", n) for n in range(4)])
+    assert len(mesh.records) == 4
+    assert len({ack.id for ack in acks}) == 4
+    first, second = mesh.calls["EnqueueBatch"]
+    assert len(second.items) == 2
+    assert second.items[0].idempotency_key == first.items[0].idempotency_key
+    assert second.items[1].idempotency_key != first.items[1].idempotency_key
+
+
+async def test_a_batch_whose_answer_got_lost_makes_no_twins(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["EnqueueBatch"] = [Fault(UNAVAILABLE, after=True)]
+    acks = await client.enqueue_many([NewJob("echo", n) for n in range(10)])
+    assert set(mesh.records) == {ack.id for ack in acks}
+
+
+async def test_without_keys_an_unknown_outcome_is_reported_not_repeated(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["item"] = [Fault(OutcomeUnknown("s1"), after=True), Fault(ShardUnavailable("s1"))]
+    acks = await client.enqueue_many(
+        [NewJob("echo", 1), NewJob("echo", 2)], make_keys=False, raise_errors=False
+    )
+    assert isinstance(acks[0].error, Unavailable)
+    assert acks[1].ok
+    assert len(mesh.records) == 2
+
+
+# --- lists and schedules
+
+
+async def test_list_walks_the_pages_and_stops_at_the_limit(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    for n in range(7):
+        await client.enqueue("echo" if n % 2 else "primes", labels={"n": str(n)})
+    assert [job.labels["n"] async for job in client.list()] == list("6543210")
+    assert len(mesh.calls["ListJobs"]) == 4
+    assert [job.labels["n"] async for job in client.list(limit=3)] == list("654")
+    assert [job.labels["n"] async for job in client.list(types=["echo"])] == list("531")
+    assert [job async for job in client.list(states=["running"])] == []
+    with pytest.raises(ValueError, match="'asleep' is not a state: use one of scheduled"):
+        [job async for job in client.list(states=["asleep"])]
+
+
+async def test_schedules_live_their_life(client: AsyncClient, mesh: MemoryMesh) -> None:
+    made = await client.schedules.create("n1", "echo", {"x": 1}, every="5m")
+    assert (made.name, made.type, made.rules) == ("n1", "echo", ("every 300s",))
+    assert made.next_time == datetime(2030, 1, 1, tzinfo=UTC)
+    cron = await client.schedules.create("n2", "echo", cron="30 1 * * *", time_zone="Europe/Berlin")
+    assert cron.rules == ("cron 30 1 * * * Europe/Berlin",)
+    await client.schedules.create("n3", "echo", every=60)
+    assert [s.name async for s in client.schedules.list()] == ["n1", "n2", "n3"]
+    assert (await client.schedules.pause("n1", note="holiday")).paused
+    assert (await client.schedules.get("n1")).pause_note == "holiday"
+    assert not (await client.schedules.resume("n1")).paused
+    await client.schedules.delete("n1")
+    with pytest.raises(NotFound, match="SCHEDULE_NOT_FOUND"):
+        await client.schedules.get("n1")
+    with pytest.raises(ValueError, match="every or cron"):
+        await client.schedules.create("n4", "echo")
+
+
+async def test_creating_a_schedule_again_is_safe(client: AsyncClient, mesh: MemoryMesh) -> None:
+    mesh.faults["CreateSchedule"] = [Fault(UNAVAILABLE, after=True)]
+    assert (await client.schedules.create("n", "echo", every=60)).name == "n"
+    with pytest.raises(AlreadyExists, match="SCHEDULE_EXISTS"):
+        await client.schedules.create("n", "primes", every=60)

@@ -1,0 +1,117 @@
+"""When a worker asks for work, and for how much."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.domain.grabbing import Ask, GrabPlan, GrabSettings, Wait
+
+SETTINGS = GrabSettings(patience=5.0, linger=0.002, share=0.25)
+
+
+def plan(capacity: int = 100) -> GrabPlan:
+    return GrabPlan(capacity, SETTINGS, backoff=lambda refusals: 0.1 * refusals)
+
+
+def test_an_idle_worker_asks_for_all_it_can_take() -> None:
+    assert plan(100).next_step(100, now=0.0) == Ask(1, 100)
+
+
+def test_only_one_grab_is_outstanding() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    assert grabs.next_step(100, now=1.0) == Wait(5.0)
+
+
+def test_an_answer_lets_it_ask_again_for_what_is_left() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    assert grabs.answered(1)
+    assert grabs.next_step(40, now=0.1) == Ask(2, 40)
+
+
+def test_a_grab_without_an_answer_is_given_up() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    assert grabs.next_step(100, now=5.0) == Ask(2, 100)
+    assert not grabs.answered(1)
+    assert grabs.answered(2)
+
+
+def test_crumbs_of_room_are_gathered_for_a_moment() -> None:
+    grabs = plan(100)
+    assert grabs.next_step(1, now=1.0) == Wait(1.002)
+    assert grabs.next_step(3, now=1.001) == Wait(1.002)
+    assert grabs.next_step(5, now=1.002) == Ask(1, 5)
+
+
+def test_a_good_share_of_room_is_asked_for_at_once() -> None:
+    grabs = plan(100)
+    grabs.next_step(1, now=1.0)
+    assert grabs.next_step(25, now=1.001) == Ask(1, 25)
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 4])
+def test_a_small_worker_never_lingers(capacity: int) -> None:
+    assert plan(capacity).next_step(1, now=0.0) == Ask(1, 1)
+
+
+def test_without_room_it_waits_for_a_change() -> None:
+    assert plan().next_step(0, now=0.0) == Wait(None)
+
+
+def test_with_nobody_there_it_backs_off() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    grabs.refused(1, now=0.0)
+    assert grabs.next_step(100, now=0.0) == Wait(0.1)
+    assert grabs.next_step(100, now=0.1) == Ask(2, 100)
+    grabs.refused(2, now=0.1)
+    assert grabs.next_step(100, now=0.2) == Wait(0.1 + 0.2)
+
+
+def test_an_answer_ends_the_backing_off() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    grabs.refused(1, now=0.0)
+    grabs.next_step(100, now=1.0)
+    grabs.answered(2)
+    grabs.next_step(100, now=1.0)
+    grabs.refused(3, now=1.0)
+    assert grabs.next_step(100, now=1.0) == Wait(1.1)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, int, float]]:
+    step = st.tuples(
+        st.sampled_from(["look", "answer", "refuse", "late"]),
+        st.integers(0, 10),
+        st.floats(0, 3, allow_nan=False),
+    )
+    return draw(st.lists(step, max_size=40))
+
+
+@given(history=histories(), capacity=st.integers(1, 10))
+def test_it_never_asks_beyond_its_room_and_never_sleeps_for_ever_with_room(
+    history: list[tuple[str, int, float]], capacity: int
+) -> None:
+    grabs, now, last = plan(capacity), 0.0, 0
+    for event, room, passed in history:
+        now += passed
+        if event == "answer":
+            grabs.answered(grabs.grab_no)
+        elif event == "refuse":
+            grabs.refused(grabs.grab_no, now)
+        elif event == "late":
+            grabs.answered(grabs.grab_no - 1)
+        was_outstanding = grabs.is_outstanding
+        step = grabs.next_step(min(room, capacity), now)
+        if isinstance(step, Ask):
+            assert 0 < step.credit == min(room, capacity)
+            assert step.grab_no == last + 1
+            last = step.grab_no
+        elif room > 0 and not was_outstanding:
+            assert step.until is not None
+            assert step.until > now

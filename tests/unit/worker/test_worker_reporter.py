@@ -1,0 +1,202 @@
+"""The reporter over a stream that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from services.mesh.errors import DependencyUnavailable
+from services.mesh.testing.waiting import eventually
+from services.worker.app.reporter import MAX_REPORTS, Listener, Reporter
+from services.worker.domain.attempt import Attempt
+from services.worker.domain.ending import (
+    Answer,
+    Failed,
+    HandedBack,
+    Progressed,
+    Report,
+    Started,
+    Succeeded,
+    Verdict,
+)
+from services.worker.ports import Orchestrators, ReportStream
+
+
+def attempt(job: int, fence: int = 1) -> Attempt:
+    job_id = UUID(int=job)
+    return Attempt(job_id.bytes, job_id, fence, "echo", "default", 1)
+
+
+class Stream(ReportStream):
+    def __init__(self) -> None:
+        self.told: list[Report] = []
+        self.messages: list[int] = []
+        self._answers: asyncio.Queue[Sequence[Answer] | None] = asyncio.Queue()
+
+    async def send(self, reports: Sequence[Report]) -> None:
+        self.messages.append(len(reports))
+        self.told.extend(reports)
+
+    async def answers(self) -> AsyncIterator[Sequence[Answer]]:
+        while (answer := await self._answers.get()) is not None:
+            yield answer
+        raise DependencyUnavailable("orchestrator")
+
+    def answer(self, *reports: Report, verdict: Verdict = Verdict.COMMITTED) -> None:
+        told = [Answer(r.attempt.key, r.attempt.fence, verdict) for r in reports]
+        self._answers.put_nowait(told)
+
+    def break_off(self) -> None:
+        self._answers.put_nowait(None)
+
+
+class Replicas(Orchestrators):
+    def __init__(self) -> None:
+        self.streams: list[Stream] = []
+
+    @asynccontextmanager
+    async def open(self, worker_id: str) -> AsyncIterator[ReportStream]:
+        self.streams.append(Stream())
+        yield self.streams[-1]
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.verdicts: list[tuple[Report, Verdict]] = []
+        self.stopped: list[Attempt] = []
+
+    def judged(self, report: Report, verdict: Verdict) -> None:
+        self.verdicts.append((report, verdict))
+
+    def stale(self, attempt: Attempt) -> None:
+        self.stopped.append(attempt)
+
+    def connected(self, up: bool, why: str = "") -> None:
+        pass
+
+
+class World:
+    def __init__(self) -> None:
+        self.replicas, self.heard = Replicas(), Heard()
+        self.reporter = Reporter("w-1", self.replicas, self.heard)
+
+    @property
+    def stream(self) -> Stream:
+        return self.replicas.streams[-1]
+
+    async def told(self, count: int) -> None:
+        await eventually(lambda: self.replicas.streams != [] and len(self.stream.told) == count)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    task = asyncio.create_task(made.reporter.run())
+    yield made
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_what_gathered_goes_out_in_one_message(world: World) -> None:
+    for job in range(MAX_REPORTS + 10):
+        world.reporter.add(Report(attempt(job), Succeeded()))
+    await world.told(MAX_REPORTS + 10)
+    assert world.stream.messages == [MAX_REPORTS, 10]
+
+
+async def test_answers_may_come_in_any_order(world: World) -> None:
+    reports = [Report(attempt(job), Succeeded()) for job in range(3)]
+    for report in reports:
+        world.reporter.add(report)
+    await world.told(3)
+    world.stream.answer(*reversed(reports))
+    await world.reporter.idle()
+    assert [report for report, _ in world.heard.verdicts] == reports[::-1]
+
+
+async def test_the_end_of_an_attempt_is_settled_by_its_own_verdict(world: World) -> None:
+    one = attempt(1)
+    start, end = Report(one, Started()), Report(one, Succeeded())
+    world.reporter.add(start)
+    await world.told(1)
+    world.reporter.add(end)
+    await world.told(2)
+    world.stream.answer(start)
+    world.stream.answer(end, verdict=Verdict.STALE)
+    await world.reporter.idle()
+    assert world.heard.verdicts == [(end, Verdict.STALE)]
+
+
+async def test_a_broken_stream_repeats_what_is_open_and_nothing_else(world: World) -> None:
+    first, second = (Report(attempt(job), Succeeded()) for job in (1, 2))
+    for report in (first, second):
+        world.reporter.add(report)
+    await world.told(2)
+    world.stream.answer(first)
+    world.stream.break_off()
+    await eventually(lambda: len(world.replicas.streams) == 2)
+    await world.told(1)
+    assert world.stream.told == [second]
+
+
+async def test_the_start_of_what_ended_is_not_repeated(world: World) -> None:
+    one = attempt(1)
+    start, end = Report(one, Started()), Report(one, Succeeded())
+    for report in (start, end):
+        world.reporter.add(report)
+    await world.told(2)
+    world.stream.break_off()
+    await eventually(lambda: len(world.replicas.streams) == 2)
+    await world.told(1)
+    assert world.stream.told == [end]
+
+
+async def test_a_stale_start_stops_its_attempt(world: World) -> None:
+    start = Report(attempt(1), Started())
+    world.reporter.add(start)
+    await world.told(1)
+    world.stream.answer(start, verdict=Verdict.STALE)
+    await world.reporter.idle()
+    assert world.heard.stopped == [start.attempt]
+
+
+async def test_attempts_of_one_job_are_told_apart_by_their_fence(world: World) -> None:
+    older = Report(attempt(1, fence=1), HandedBack("lock held"))
+    newer = Report(attempt(1, fence=2), Succeeded())
+    for report in (older, newer):
+        world.reporter.add(report)
+    await world.told(2)
+    world.stream.answer(newer)
+    await eventually(lambda: world.heard.verdicts == [(newer, Verdict.COMMITTED)])
+    assert world.reporter.unanswered == 1
+
+
+async def test_only_the_newest_progress_is_told() -> None:
+    world = World()  # no stream yet
+    one = attempt(1)
+    for done in (1.0, 2.0, 3.0):
+        world.reporter.add_progress(one, Progressed(done, 4.0, "", 0))
+    assert world.reporter.unanswered == 1
+    task = asyncio.create_task(world.reporter.run())
+    await world.told(1)
+    task.cancel()
+    await asyncio.wait({task})
+    assert world.stream.told[0].what == Progressed(3.0, 4.0, "", 0)
+
+
+async def test_an_ending_the_row_cannot_take_is_told_as_a_plain_failure_once(world: World) -> None:
+    report = Report(attempt(1), Succeeded())
+    world.reporter.add(report)
+    await world.told(1)
+    world.stream.answer(report, verdict=Verdict.INVALID)
+    await world.told(2)
+    assert isinstance(report.what, Failed)
+    assert report.what.failure.type == "ReportRefused"
+    assert world.heard.verdicts == []
+    world.stream.answer(report, verdict=Verdict.INVALID)
+    await eventually(lambda: bool(world.heard.verdicts))
+    assert world.heard.verdicts == [(report, Verdict.INVALID)]
