@@ -185,3 +185,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if sources:
         text = ", ".join(f"{server} from {source}" for server, source in sorted(sources.items()))
         terminalreporter.write_line(f"servers: {text}")
+    _show_second_tries(terminalreporter)
+
+
+def _show_second_tries(reporter: Any) -> None:
+    """A test that passed only at its second try is green, but not unseen."""
+    for report in reporter.stats.get("rerun", ()):
+        reporter.write_sep("_", f"RERUN {report.nodeid} ({report.when})", yellow=True)
+        reporter.write_line(report.longreprtext)

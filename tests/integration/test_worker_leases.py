@@ -87,15 +87,18 @@ async def test_a_dispatch_to_a_lost_identity_is_handed_back(rig: Rig) -> None:
 
 async def test_room_that_the_former_identity_held_is_offered_by_the_new_one(rig: Rig) -> None:
     jobs = [new_job() for _ in range(3)]
-    await rig.scheduler.dispatch("waits", *(dispatch(job, timeout=4.0) for job in jobs))
-    await rig.orchestrator.reported(jobs[0], "started")
+    await rig.scheduler.dispatch("waits", *map(dispatch, jobs))
+    for job in jobs:
+        await rig.orchestrator.reported(job, "started")
     former = await revoke(rig)
     worker_id = await new_identity(rig, former)
+    await eventually(lambda: rig.scheduler.parked["noop"].grab.worker_id == worker_id)
     assert "waits" not in rig.scheduler.parked
     for job in jobs:
-        await rig.orchestrator.reported(job, "failed")
-    await rig.scheduler.waiting("waits")
-    assert rig.scheduler.parked["waits"].grab.worker_id == worker_id
+        await rig.scheduler.cancel(former, job)
+        await rig.orchestrator.reported(job, "handed_back")
+    parked = await rig.scheduler.waiting("waits")
+    assert parked.grab.worker_id == worker_id
 
 
 # --- servers that can be frozen and killed
