@@ -141,6 +141,8 @@ async def _once(request: Message) -> AsyncIterator[Message]:
     yield request
 
 
+# The service runs in another thread while examples are drawn, and may well use `random`.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_garbage_is_refused_with_a_reason_and_stores_nothing(desk: Desk, part: int) -> None:
     for name in list(METHODS)[part::PARTS]:

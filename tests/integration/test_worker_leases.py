@@ -48,11 +48,8 @@ async def new_identity(rig: Rig, former: str) -> str:
 async def test_a_lost_lease_leads_to_a_new_identity_that_takes_work(rig: Rig) -> None:
     await rig.scheduler.waiting("shout")
     former = await revoke(rig)
-    await eventually(lambda: not rig.process.readiness.ready)
-    rig.scheduler.parked.clear()
     worker_id = await new_identity(rig, former)
-    parked = await rig.scheduler.waiting("shout")
-    assert parked.grab.worker_id == worker_id
+    await eventually(lambda: rig.scheduler.parked["shout"].grab.worker_id == worker_id)
     job = new_job()
     await rig.scheduler.dispatch("shout", dispatch(job, "a"))
     await rig.orchestrator.reported(job, "succeeded")
