@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from services.mesh.errors import OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs.model import JobFilter
@@ -17,6 +18,7 @@ from services.mesh.store import connection
 from services.mesh.store.postgres import PostgresShard
 from services.mesh.store.queries import Query
 from services.mesh.store.settings import StoreSettings
+from services.mesh.testing.faults import FaultProxy, Link
 from tests.integration.store_rig import EPOCH, Rig, Wire, audit, new_job, opened, rig_of_test, until  # noqa: F401
 
 QUICK: dict[str, Any] = {
@@ -98,6 +100,22 @@ async def test_a_shard_that_hangs_is_cut_off_at_the_deadline(rig):
         wire.mute = False
         wire.cut()
         await _answers(store)
+
+
+async def test_a_shard_that_was_away_for_long_serves_the_first_call_after_it_is_back(rig):
+    port = int(conninfo_to_dict(rig.dsn)["port"] or 0)
+    async with FaultProxy(port) as link:
+        dsn = make_conninfo(rig.dsn, host="127.0.0.1", port=link.port)
+        async with opened(dsn, **QUICK) as store:
+            await store.inflight_workers()
+            link.become(Link.CUT)
+            # Long enough for a pool that doubles its pauses to have fallen asleep.
+            until_asleep = time.monotonic() + 4.0
+            while time.monotonic() < until_asleep:
+                with pytest.raises(ShardUnavailable):
+                    await store.inflight_workers()
+            link.become(Link.PASS)
+            assert await store.inflight_workers() == []
 
 
 async def test_a_probe_gives_up_at_its_own_deadline_and_recovers(rig):

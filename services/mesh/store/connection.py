@@ -38,6 +38,11 @@ Row = tuple[Any, ...]
 Params = Mapping[str, object]
 
 _TRIES = 3
+#: How long the pool goes on by itself after it could not connect. Its pauses double, so one that
+#: goes on for as long as the shard is away would let a shard that is back after a minute wait for
+#: another. It gives up instead: the next call begins at once, and the gate or breaker that a probe
+#: opens says when there is a next call.
+_RECONNECT_SECONDS = 0.2
 _CONFLICTS = frozenset({"40001", "40P01"})
 # Classes of SQLSTATE that speak of the server, not of the statement: connection, resources, objects
 # in the wrong state, operator intervention, system errors, corruption; and read-only transactions.
@@ -69,7 +74,7 @@ class ShardConnections:
             max_size=self._settings.max_connections,
             max_waiting=self._settings.max_waiting,
             timeout=self._settings.acquire_timeout,
-            reconnect_timeout=3600.0,
+            reconnect_timeout=_RECONNECT_SECONDS,
             name=f"shard-{self.shard}",
             open=False,
         )

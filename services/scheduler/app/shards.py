@@ -17,8 +17,9 @@ from services.scheduler.ports import Shard
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-#: Between probes of a shard that is away.
-PROBE_BACKOFF = Backoff(first=0.2, ceiling=2.0, least=0.05)
+#: Between probes of a shard that is away, however long: one that is back should be served within
+#: three seconds, and two connections a second hurt no server.
+PROBE_BACKOFF = Backoff(first=0.2, ceiling=0.5, least=0.05)
 PROBE_SECONDS = 1.0
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.scheduler.app.shards import PROBE_BACKOFF
 from services.scheduler.domain.duties import duties_of, keeper_of
 from services.scheduler.domain.gate import Gate
 from services.scheduler.domain.limits import BatchLimits
@@ -102,6 +103,10 @@ def test_a_gate_closes_with_the_first_failure_and_opens_with_the_next_answer() -
     assert not gate.failed("still away")
     assert gate.error == "still away"
     assert gate.answered()
+
+
+def test_a_shard_that_is_away_for_however_long_is_asked_twice_a_second() -> None:
+    assert PROBE_BACKOFF.delay(1000, lambda: 1.0) <= 0.5
 
 
 @given(shards=SHARDS, members=MEMBERS)
