@@ -87,8 +87,9 @@ def dump_shards(dsns: Mapping[str, str], folder: Path) -> None:
                     jobs.write(_line({"shard": shard, **row}))
                 for row in _rows(connection, _SCHEDULES):
                     schedules.write(_line({"shard": shard, **row}))
-                for event in connection.cursor("events").execute(_EVENTS):
-                    events.write(_line(event))
+                with connection.cursor("events") as cursor:  # by portions: they are many
+                    for event in cursor.execute(_EVENTS):
+                        events.write(_line(event))
 
 
 def _rows(connection: psycopg.Connection[Any], query: str) -> Iterator[dict[str, Any]]:

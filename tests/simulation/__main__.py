@@ -13,11 +13,14 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tests.simulation.breaking import BREAKS
 from tests.simulation.world import Outcome, simulate
+
+PROGRESS_SECONDS = 10.0
 
 
 def main() -> int:
@@ -34,7 +37,7 @@ def main() -> int:
     began = time.perf_counter()
     seeds = [*_kept(), *range(asked.first, asked.first + asked.seeds)]
     with ProcessPoolExecutor(asked.processes, initializer=_quiet) as pool:
-        outcomes = list(pool.map(simulate, seeds, chunksize=10))
+        outcomes = _all(pool.map(simulate, seeds, chunksize=10), len(seeds))
     return _summary(outcomes, time.perf_counter() - began)
 
 
@@ -57,6 +60,19 @@ def _quiet() -> None:
     """Tasks of killed processes end when they are thrown away; that is nobody's concern."""
     sys.unraisablehook = lambda _: None
     warnings.simplefilter("ignore", RuntimeWarning)
+
+
+def _all(coming: Iterator[Outcome], count: int) -> list[Outcome]:
+    """Collect them, and say now and then how far it is."""
+    outcomes: list[Outcome] = []
+    said = time.monotonic()
+    for outcome in coming:
+        outcomes.append(outcome)
+        if time.monotonic() > said + PROGRESS_SECONDS:
+            said = time.monotonic()
+            failed = sum(bool(one.problems) for one in outcomes)
+            print(f"{len(outcomes)} of {count} seeds, {failed} failed", file=sys.stderr)
+    return outcomes
 
 
 def _show(outcome: Outcome) -> int:
