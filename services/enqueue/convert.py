@@ -11,7 +11,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, orchestrator_service_pb2, schedule_pb2
 
-from services.enqueue.app.watches import Delivery, Kind
+from services.enqueue.app.watch import Delivery, Kind
 from services.enqueue.domain.admission import (
     check_calendar,
     check_expiry,

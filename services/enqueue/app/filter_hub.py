@@ -18,7 +18,7 @@ from typing import Any
 
 from services.enqueue.app.filter_watch import FilterWatch
 from services.enqueue.app.tails import ShardTail, Wanted
-from services.enqueue.app.watches import Delivery, Kind
+from services.enqueue.app.watch import Delivery, Kind
 from services.enqueue.domain.filtering import BEGINNING, WatchFilter
 from services.enqueue.domain.tokens import read_places_token
 from services.enqueue.ports import HintBell, OrderPage, OrderSource

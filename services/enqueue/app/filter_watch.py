@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from services.enqueue.app.watches import Delivery, Kind
+from services.enqueue.app.watch import Delivery, Kind
 from services.enqueue.domain.filtering import FilterProgress, WatchFilter
 from services.enqueue.domain.tokens import filter_digest, places_token
 from services.enqueue.ports import Placed

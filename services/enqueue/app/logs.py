@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from services.enqueue.app.watches import Kind, WatchHub
+from services.enqueue.app.watch import Kind
+from services.enqueue.app.watches import WatchHub
 from services.enqueue.ports import LogSource, Tried
 from services.mesh.jobs.logs import LogLine
 from services.mesh.runtime import DrainSignal

@@ -3,145 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from enum import Enum, unique
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
 
-from services.enqueue.domain.tokens import ResumeTokens, read_resume_token
-from services.enqueue.domain.watching import Progress, Step
+from services.enqueue.app.watch import Delivery, Kind, Watch
+from services.enqueue.domain.tokens import read_resume_token
 from services.enqueue.ports import Change, HintFeed, JobSource, ProgressFeed
 from services.mesh.clock import Clock
 from services.mesh.errors import SlowConsumer
 from services.mesh.jobs import ids
-from services.mesh.jobs.record import record
 from services.mesh.runtime import Counts, DrainSignal, Loop
 from services.mesh.telemetry.metrics import Metrics
 
 #: Jobs per re-read.
 CHUNK = 1000
-#: Watches of more jobs than this get their (longer) token with heartbeats and now and then only.
-TOKEN_EACH_TIME = 32
-TOKEN_EVERY = 64
 #: How long a gap may close by itself before it is read.
 GAP_SECONDS = 0.05
 #: Comparing all watched jobs with their rows is followed by a rest of so many times its duration.
 COMPARE_REST = 9.0
 #: Watches that read their beginning at once: a thousand may come back together.
 BEGINNING_AT_ONCE = 32
-
-
-@unique
-class Kind(Enum):
-    """What a delivery is."""
-
-    SNAPSHOT = "snapshot"
-    EVENT = "event"
-    HEARTBEAT = "heartbeat"
-    DRAIN = "drain"
-    BATCH = "batch"
-    PROGRESS = "progress"
-
-
-@record
-class Delivery:
-    """One message of a watch. `lagging` are shards that are away (heartbeats only)."""
-
-    kind: Kind
-    message: Any = None
-    token: str = ""
-    lagging: Sequence[str] = ()
-
-
-class Watch:
-    """One caller's watch: an outbox, and how far its jobs were delivered."""
-
-    def __init__(
-        self,
-        job_ids: Sequence[str],
-        seen: Mapping[str, int],
-        limit: int,
-        *,
-        most: int = 1,
-        advances: bool = False,
-    ) -> None:
-        self.job_ids = job_ids
-        self.most = most
-        self.wants_advances = advances
-        #: The newest that each job's handler said about its advance: replaced, never queued.
-        self.advances: dict[str, Any] = {}
-        self.progress = Progress(seen)
-        self._tokens = ResumeTokens(job_ids)
-        self.outbox: deque[Delivery] = deque()
-        self.wake = asyncio.Event()
-        self.slow = False
-        self.began = False
-        #: By the monotonic clock: before then there is no need to compare its jobs with their rows.
-        self.read_until = 0.0
-        #: Changes that came before those they continue, by job and version.
-        self._early: dict[str, dict[int, Change]] = {}
-        self._limit = limit
-
-    def snapshot(self, change: Change) -> None:
-        self.progress.snapshot(change.job_id, change.version, change.terminal)
-        self._post(Delivery(Kind.SNAPSHOT, change.message, self._token()))
-
-    def offer(self, change: Change) -> bool:
-        """Take a change; True if it shows a gap that must be read, unless it closes by itself."""
-        step = self.progress.offer(change.job_id, change.version, change.terminal)
-        if step is Step.DELIVER:
-            self._post(Delivery(Kind.EVENT, change.message, self._token()))
-            if self._early:
-                self._continue(change)
-        elif step is Step.GAP:
-            self._early.setdefault(change.job_id, {})[change.version] = change
-        return step is Step.GAP
-
-    def _continue(self, change: Change) -> None:
-        """Deliver what waited for this change."""
-        early = self._early.get(change.job_id)
-        if early is None:
-            return
-        following = early.pop(change.version + 1, None)
-        if not early or change.terminal:
-            del self._early[change.job_id]
-        if following is not None:
-            self.offer(following)
-
-    def advance(self, job_id: str, message: Any) -> None:
-        """A running handler said how far it is; of a job that has ended, nobody wants to know."""
-        if self.began and job_id in self.progress.live():
-            self.advances[job_id] = message
-            self.wake.set()
-
-    def take_advance(self) -> Delivery:
-        return Delivery(Kind.PROGRESS, self.advances.pop(next(iter(self.advances))))
-
-    def take(self) -> Delivery:
-        """The next delivery, or up to `most` as one."""
-        if self.most == 1:
-            return self.outbox.popleft()
-        taken = [self.outbox.popleft() for _ in range(min(self.most, len(self.outbox)))]
-        # What was posted is all delivered with this, so that a token may cover it.
-        return Delivery(Kind.BATCH, taken, "" if self.outbox else self.token())
-
-    def token(self) -> str:
-        return self._tokens.token(self.progress.seen())
-
-    def _token(self) -> str:
-        """A token covers all that is posted up to its message, for the outbox is in order."""
-        if self.most > 1:
-            return ""  # whoever takes several at once gets one for all of them
-        often = len(self.job_ids) <= TOKEN_EACH_TIME or len(self.outbox) % TOKEN_EVERY == 0
-        return self.token() if often else ""
-
-    def _post(self, delivery: Delivery) -> None:
-        # Nothing follows what did not fit, even if there is room again: its token would cover that.
-        if self.slow or len(self.outbox) >= self._limit:
-            self.slow = True
-        else:
-            self.outbox.append(delivery)
-        self.wake.set()
 
 
 class WatchHub(Loop):
@@ -219,7 +100,10 @@ class WatchHub(Loop):
 
     def hinted(self, changes: Sequence[Change]) -> None:
         """The broker brought transitions."""
-        if self._offer(changes):
+        self._gaps_close(self._offer(changes))
+
+    def _gaps_close(self, gap: bool) -> None:
+        if gap:
             self._gaps.inc()
             # Two publishers may overtake each other; what is late is mostly here in no time.
             if self._closing is None:
@@ -261,7 +145,10 @@ class WatchHub(Loop):
         gap = False
         for change in changes:
             for watch in self._watches.get(change.job_id, ()):
-                gap = (watch.began and watch.offer(change)) or gap
+                if watch.began:
+                    gap = watch.offer(change) or gap
+                else:
+                    watch.hold(change)
         return gap
 
     def _cursors(self, jobs_of: Callable[[Watch], Iterable[str]]) -> dict[str, int]:
@@ -275,6 +162,10 @@ class WatchHub(Loop):
         return cursors
 
     async def _begin(self, watch: Watch, namespace: str, *, resumed: bool) -> None:
+        """Hints are subscribed to before the rows are read: what is committed after that comes as
+        one, and is held. So the events need not be read, too.
+        """
+        began = self._clock.monotonic()
         async with self._room:
             snapshots = await self._source.snapshots(namespace, watch.job_ids)
         for change in snapshots:
@@ -282,13 +173,21 @@ class WatchHub(Loop):
                 watch.progress.resume(change.job_id, change.version, change.terminal)
             else:
                 watch.snapshot(change)
-        watch.began = True
-        # Hints that came before the snapshot were not looked at; a resumed watch has catching up.
+        watch.read_until = began + self._reread
+        held = watch.begin()
+        if resumed or held is None:
+            await self._catch_up(watch)
+        gaps = [watch.offer(change) for change in held or ()]
+        self._gaps_close(any(gaps))
+
+    async def _catch_up(self, watch: Watch) -> None:
+        """Read what happened since the token, or while too many hints came to be held."""
+        began = self._clock.monotonic()
         async with self._room:
             changes, _ = await self._source.changes_after(
                 {job_id: watch.progress.seen()[job_id] for job_id in watch.progress.live()}
             )
-        watch.read_until = self._clock.monotonic() + self._reread
+        watch.read_until = began + self._reread
         for change in changes:
             watch.offer(change)
 

@@ -10,7 +10,7 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, orchestrator_service_pb2
 
 from services.enqueue import convert
-from services.enqueue.app.watches import Delivery
+from services.enqueue.app.watch import Delivery
 from services.enqueue.domain.tokens import page_token, read_job_page_token
 from services.enqueue.servicer.desk import Context, Desk
 from services.mesh.rpc.items import from_item_error

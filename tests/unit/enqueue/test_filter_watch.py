@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.enqueue.app.filter_hub import FilterHub
-from services.enqueue.app.watches import Kind
+from services.enqueue.app.watch import Kind
 from services.enqueue.domain.filtering import WatchFilter
 from services.enqueue.ports import Change, LivePage, OrderPage, Placed
 from services.mesh.clock import ManualClock

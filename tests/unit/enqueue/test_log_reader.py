@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.enqueue.app.logs import LogReader, Reading
-from services.enqueue.app.watches import Delivery, Kind
+from services.enqueue.app.watch import Delivery, Kind
 from services.enqueue.ports import Tried
 from services.mesh.jobs.logs import LogLine
 from services.mesh.runtime import DrainSignal

@@ -6,7 +6,8 @@ from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
-from services.enqueue.app.watches import Kind, WatchHub
+from services.enqueue.app.watch import Kind
+from services.enqueue.app.watches import WatchHub
 from services.enqueue.ports import Change
 from services.mesh.clock import ManualClock
 from services.mesh.errors import JobNotFound, ResumeTokenInvalid, SlowConsumer
@@ -135,6 +136,73 @@ async def test_what_changes_between_snapshot_and_subscription_is_not_lost():
     stand.rows.snapshots = snapshots
     async with aclosing(stand.hub.watch("n", [J], "")) as watch:
         assert [d.message for d in await take(watch, 2)] == ["j v1", "j v2"]
+
+
+def committed_meanwhile(stand, commits):
+    """Have the hub hear of `commits()` after the rows were read and before they are answered."""
+    original = stand.rows.snapshots
+
+    async def snapshots(namespace, job_ids):
+        answer = await original(namespace, job_ids)
+        stand.hub.hinted(commits())
+        return answer
+
+    stand.rows.snapshots = snapshots
+
+
+def reads_of(stand):
+    """Every read of events from now on."""
+    original, reads = stand.rows.changes_after, []
+
+    async def changes_after(seen):
+        reads.append(dict(seen))
+        return await original(seen)
+
+    stand.rows.changes_after = changes_after
+    return reads
+
+
+async def test_a_watch_begins_with_one_read_whatever_is_hinted_meanwhile():
+    stand = Stand()
+    stand.rows.add(J)
+    reads = reads_of(stand)
+    committed_meanwhile(stand, lambda: [stand.rows.add(J), stand.rows.add(J, ended=True)])
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        assert [d.message async for d in watch] == ["j v1", "j v2", "j v3"]
+    assert reads == []
+
+
+async def test_a_hint_lost_while_a_watch_begins_is_read_when_a_later_one_came():
+    stand = Stand()
+    stand.rows.add(J)
+    committed_meanwhile(stand, lambda: [stand.rows.add(J), stand.rows.add(J, ended=True)][1:])
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        assert (await anext(watch)).message == "j v1"
+        await stand.hub.run_once()  # as the timer of the gap would
+        assert [d.message async for d in watch if d.message] == ["j v2", "j v3"]
+
+
+async def test_more_hints_than_may_be_held_while_a_watch_begins_are_read_instead():
+    stand = Stand(backlog=4)
+    stand.rows.add(J)
+    stand.rows.add(K)
+    reads = reads_of(stand)
+    committed_meanwhile(stand, lambda: [stand.rows.add(K)] * 4 + [stand.rows.add(J, ended=True)])
+    async with aclosing(stand.hub.watch("n", [J, K], "")) as watch:
+        messages = [d.message for d in await take(watch, 4)]
+    assert (messages[:2], sorted(messages[2:])) == (["j v1", "k v1"], ["j v2", "k v2"])
+    assert reads == [{J: 1, K: 1}]
+
+
+async def test_what_a_resumed_watch_missed_is_read_and_what_is_hinted_meanwhile_follows():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        token = (await anext(watch)).token
+    stand.rows.add(J)
+    committed_meanwhile(stand, lambda: [stand.rows.add(J, ended=True)])
+    async with aclosing(stand.hub.watch("n", [J], token)) as watch:
+        assert [d.message async for d in watch] == ["j v2", "j v3"]
 
 
 async def test_repeated_hints_are_delivered_once():

@@ -1,0 +1,148 @@
+"""One caller's watch: what it was shown, what waits to be sent, what came too early."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import Enum, unique
+from typing import Any
+
+from services.enqueue.domain.tokens import ResumeTokens
+from services.enqueue.domain.watching import Progress, Step
+from services.enqueue.ports import Change
+from services.mesh.jobs.record import record
+
+#: Watches of more jobs than this get their (longer) token with heartbeats and now and then only.
+TOKEN_EACH_TIME = 32
+TOKEN_EVERY = 64
+
+
+@unique
+class Kind(Enum):
+    """What a delivery is."""
+
+    SNAPSHOT = "snapshot"
+    EVENT = "event"
+    HEARTBEAT = "heartbeat"
+    DRAIN = "drain"
+    BATCH = "batch"
+    PROGRESS = "progress"
+
+
+@record
+class Delivery:
+    """One message of a watch. `lagging` are shards that are away (heartbeats only)."""
+
+    kind: Kind
+    message: Any = None
+    token: str = ""
+    lagging: Sequence[str] = ()
+
+
+class Watch:
+    """One caller's watch: an outbox, and how far its jobs were delivered."""
+
+    def __init__(
+        self,
+        job_ids: Sequence[str],
+        seen: Mapping[str, int],
+        limit: int,
+        *,
+        most: int = 1,
+        advances: bool = False,
+    ) -> None:
+        self.job_ids = job_ids
+        self.most = most
+        self.wants_advances = advances
+        #: The newest that each job's handler said about its advance: replaced, never queued.
+        self.advances: dict[str, Any] = {}
+        self.progress = Progress(seen)
+        self._tokens = ResumeTokens(job_ids)
+        self.outbox: deque[Delivery] = deque()
+        self.wake = asyncio.Event()
+        self.slow = False
+        self.began = False
+        #: By the monotonic clock: before then there is no need to compare its jobs with their rows.
+        self.read_until = 0.0
+        #: Changes that came while the beginning was read.
+        self._held: list[Change] = []
+        #: More of them came than may be held: what came meanwhile has to be read.
+        self._overrun = False
+        #: Changes that came before those they continue, by job and version.
+        self._early: dict[str, dict[int, Change]] = {}
+        self._limit = limit
+
+    def snapshot(self, change: Change) -> None:
+        self.progress.snapshot(change.job_id, change.version, change.terminal)
+        self._post(Delivery(Kind.SNAPSHOT, change.message, self._token()))
+
+    def hold(self, change: Change) -> None:
+        """Keep a change that came before the watch began; no more than its outbox may have."""
+        if self._overrun or len(self._held) >= self._limit:
+            self._overrun, self._held = True, []
+        else:
+            self._held.append(change)
+
+    def begin(self) -> Sequence[Change] | None:
+        """From now on changes are delivered. Those that came before; None if some were let go."""
+        self.began = True
+        held, self._held = self._held, []
+        return None if self._overrun else held
+
+    def offer(self, change: Change) -> bool:
+        """Take a change; True if it shows a gap that must be read, unless it closes by itself."""
+        step = self.progress.offer(change.job_id, change.version, change.terminal)
+        if step is Step.DELIVER:
+            self._post(Delivery(Kind.EVENT, change.message, self._token()))
+            if self._early:
+                self._continue(change)
+        elif step is Step.GAP:
+            self._early.setdefault(change.job_id, {})[change.version] = change
+        return step is Step.GAP
+
+    def _continue(self, change: Change) -> None:
+        """Deliver what waited for this change."""
+        early = self._early.get(change.job_id)
+        if early is None:
+            return
+        following = early.pop(change.version + 1, None)
+        if not early or change.terminal:
+            del self._early[change.job_id]
+        if following is not None:
+            self.offer(following)
+
+    def advance(self, job_id: str, message: Any) -> None:
+        """A running handler said how far it is; of a job that has ended, nobody wants to know."""
+        if self.began and job_id in self.progress.live():
+            self.advances[job_id] = message
+            self.wake.set()
+
+    def take_advance(self) -> Delivery:
+        return Delivery(Kind.PROGRESS, self.advances.pop(next(iter(self.advances))))
+
+    def take(self) -> Delivery:
+        """The next delivery, or up to `most` as one."""
+        if self.most == 1:
+            return self.outbox.popleft()
+        taken = [self.outbox.popleft() for _ in range(min(self.most, len(self.outbox)))]
+        # What was posted is all delivered with this, so that a token may cover it.
+        return Delivery(Kind.BATCH, taken, "" if self.outbox else self.token())
+
+    def token(self) -> str:
+        return self._tokens.token(self.progress.seen())
+
+    def _token(self) -> str:
+        """A token covers all that is posted up to its message, for the outbox is in order."""
+        if self.most > 1:
+            return ""  # whoever takes several at once gets one for all of them
+        often = len(self.job_ids) <= TOKEN_EACH_TIME or len(self.outbox) % TOKEN_EVERY == 0
+        return self.token() if often else ""
+
+    def _post(self, delivery: Delivery) -> None:
+        # Nothing follows what did not fit, even if there is room again: its token would cover that.
+        if self.slow or len(self.outbox) >= self._limit:
+            self.slow = True
+        else:
+            self.outbox.append(delivery)
+        self.wake.set()
