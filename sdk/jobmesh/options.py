@@ -46,6 +46,8 @@ class NewJob:
     timeout: Span | None = None
     #: Jobs of a type with the same key share its limit `max_running_per_key`.
     concurrency_key: str = ""
+    #: How long it may wait from due to start; then it becomes EXPIRED.
+    start_timeout: Span | None = None
     #: The longest silence of a handler: without progress or heartbeat the attempt fails.
     progress_timeout: Span | None = None
     #: From the first due time to the end, all attempts and waits included.
@@ -72,6 +74,7 @@ class EnqueueOptions(TypedDict, total=False):
     expire: datetime | None
     timeout: Span | None
     concurrency_key: str
+    start_timeout: Span | None
     progress_timeout: Span | None
     total_timeout: Span | None
     content_type: str

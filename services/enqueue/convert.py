@@ -74,10 +74,14 @@ def _check_ties(spec: job_pb2.JobSpec) -> None:
 def check_template(spec: job_pb2.JobSpec, now: datetime) -> None:
     """As `check_spec`, for the jobs of a schedule, which stay together in its shard."""
     if spec.dependencies:
-        raise InvalidField("dependencies", "the jobs of a schedule cannot wait for others")
+        text = "the jobs of a schedule cannot wait for others"
+        raise InvalidField("schedule.template.dependencies", text)
     if spec.unique_key or spec.unique_policy:
         text = "the jobs of a schedule hold no key: its overlap policy says how many may live"
-        raise InvalidField("unique_key", text)
+        raise InvalidField("schedule.template.unique_key", text)
+    if spec.HasField("expire_time"):
+        text = "one time is none for all jobs of a schedule: timeouts.start bounds each one's wait"
+        raise InvalidField("schedule.template.expire_time", text)
     check_spec(spec, now)
 
 

@@ -13,6 +13,7 @@ from services.mesh.errors import InvalidField
 from services.mesh.jobs.schedules import Definition, ScheduleRecord
 from services.mesh.rpc import Rules
 from services.mesh.wire.jobs import job_to_proto
+from services.mesh.wire.masks import merge
 from services.mesh.wire.schedules import (
     clock_change_to_proto,
     definition_from_proto,
@@ -123,9 +124,7 @@ class ScheduleCalls:
     ) -> Definition:
         """The fields of the mask over what is there; the whole must be as the contract says."""
         message = schedule_to_proto(known)
-        request.update_mask.MergeMessage(
-            request.schedule, message, replace_message_field=True, replace_repeated_field=True
-        )
+        merge(request.schedule, message, request.update_mask)
         self._check(message)
         return definition_from_proto(message)
 

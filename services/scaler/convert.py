@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from jobmesh.v1 import orchestrator_service_pb2, pool_pb2, scaler_service_pb2, worker_service_pb2
 
 from services.mesh.errors import InvalidField, PageTokenInvalid
+from services.mesh.wire.masks import merge
 from services.mesh.wire.values import (
     datetime_of,
     duration,
@@ -83,7 +84,7 @@ def spec_change(
         if not mask.paths:
             return spec_from_proto(request.spec)
         merged = spec_to_proto(current)
-        mask.MergeMessage(request.spec, merged, replace_message_field=True)
+        merge(request.spec, merged, mask)
         return spec_from_proto(merged)
 
     return changed

@@ -102,6 +102,11 @@ async def test_a_schedule_with_everything_reads_back_as_it_was_said(desk):
         ({"exclusions": [cron("* 2 * * *")]}, "exclusions", "leave no time"),
         ({"end_time": at(2020, 1, 1)}, "end_time", "after now"),
         (
+            {"template": {"type": "echo", "expire_time": at(2090, 1, 1)}},
+            "template.expire_time",
+            "timeouts.start",
+        ),
+        (
             {"start_time": at(2090, 1, 2), "end_time": at(2090, 1, 1)},
             "end_time",
             "after start_time",
@@ -234,6 +239,40 @@ async def test_an_update_takes_the_fields_of_its_mask_and_no_other(desk):
     assert (changed.template.type, changed.template.priority) == ("echo", 3)
     assert (changed.max_runs, changed.create_time) == (9, made.create_time)
     assert changed.etag != made.etag
+
+
+async def test_an_update_takes_back_the_last_bound_of_the_jobs(desk):
+    bounds = {"start": {"seconds": 60}, "total": {"seconds": 90}}
+    made = await create(desk, template={"type": "echo", "timeouts": bounds, "concurrency_key": "k"})
+    assert made.template.timeouts.start.seconds == 60
+    less = await update(desk, ["template.timeouts.start"], template={"type": "any"})
+    assert less.template.timeouts == job_pb2.Timeouts(total={"seconds": 90})
+    mask = ["template.timeouts.total", "template.concurrency_key"]
+    none = await update(desk, mask, template={"type": "any"})
+    assert none.template == job_pb2.JobSpec(type="echo")
+
+
+async def test_a_job_of_a_schedule_has_all_that_its_template_says(desk):
+    template = {
+        "type": "echo",
+        "input": {"data": b"1", "content_type": "application/json"},
+        "priority": 3,
+        "labels": {"a": "b"},
+        "retry_policy": {"backoff": "BACKOFF_FIXED", "max_attempts": 3},
+        "timeouts": {name: {"seconds": 60} for name in ("run", "start", "progress", "total")},
+        "concurrency_key": "tenant-1",
+    }
+    about_one = {"schedule_time", "delay", "expire_time"}
+    about_one |= {"dependencies", "unique_key", "unique_policy"}
+    assert template.keys() == set(job_pb2.JobSpec.DESCRIPTOR.fields_by_name) - about_one
+    made = await create(desk, template=template)
+    job = (await desk.stub.TriggerSchedule(pb.TriggerScheduleRequest(name="nightly"))).job
+    found = await desk.stub.GetJob(pb.GetJobRequest(job_id=job.id, view=job_pb2.JOB_VIEW_FULL))
+    kept = found.job.spec
+    assert kept.expire_time.seconds == found.job.due_time.seconds + 60
+    for field in ("schedule_time", "expire_time"):
+        kept.ClearField(field)
+    assert kept == made.template
 
 
 async def test_an_update_with_an_old_etag_is_refused(desk):

@@ -358,7 +358,9 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """A job that has not started by then becomes EXPIRED."""
+        """A job that has not started by then becomes EXPIRED. Not in the template of a schedule, where `timeouts.start` says
+        how long each of its jobs may wait.
+        """
 
     @_builtins.property
     def timeouts(self) -> Global___Timeouts:

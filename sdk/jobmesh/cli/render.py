@@ -126,6 +126,7 @@ def job_details(job: Job, now: datetime) -> list[tuple[str, str | Text]]:
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", pairs(dict(job.labels))),
         ("unique key", job.message.spec.unique_key),
+        ("concurrency key", job.message.spec.concurrency_key),
         ("after", " ".join(parent.job_id for parent in job.message.spec.dependencies)),
         ("created", f"{clock(job.create_time)} ({ago(job.create_time, now)})"),
         ("due", f"{clock(job.due_time)} ({ago(job.due_time, now)})"),
@@ -288,6 +289,7 @@ def schedule_details(schedule: Schedule, zone: tzinfo) -> list[tuple[str, str | 
         ("catch up", _policy(message, "catch_up_policy")),
         ("clocks", ", ".join(_policy(message, f"dst_{which}_policy") for which in _CLOCKS)),
         ("on failure", "pause" if message.pause_on_failure else ""),
+        ("concurrency key", message.template.concurrency_key),
         ("etag", schedule.etag),
     ]
     return [(name, value) for name, value in rows if value]

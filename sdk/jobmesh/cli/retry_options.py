@@ -20,8 +20,13 @@ class Backoff(StrEnum):
 Retries = Annotated[
     int | None, typer.Option(min=0, max=999, help="How often a failed job is tried again.")
 ]
-Growth = Annotated[Backoff, typer.Option(help="How the wait grows.")]
-FirstWait = Annotated[str, typer.Option(metavar="SPAN", help="The first wait before a retry.")]
+Growth = Annotated[
+    Backoff | None, typer.Option(help="How the wait grows.", show_default="exponential")
+]
+FirstWait = Annotated[
+    str | None,
+    typer.Option(metavar="SPAN", help="The first wait before a retry.", show_default="1s"),
+]
 RetryOn = Annotated[
     list[str] | None,
     typer.Option(metavar="TYPE|CODE", help="Try again only after this failure; may be repeated."),
@@ -34,23 +39,29 @@ NoRetryOn = Annotated[
 
 def parse_retry(
     retries: int | None,
-    backoff: Backoff,
-    delay: str,
+    backoff: Backoff | None,
+    delay: str | None,
     only_on: list[str] | None,
     never_on: list[str] | None,
 ) -> Retry | None:
-    """The policy that the flags describe; None when they describe none."""
+    """The policy that the flags describe; None when they say nothing, so that the type's holds."""
     if not retries:
-        if only_on or never_on:
-            raise ValueError("--retry-on and --no-retry-on choose among failures: give --retries")
-        return None
+        if backoff or delay or only_on or never_on:
+            raise ValueError("--backoff, --retry-delay, --retry-on, --no-retry-on: give --retries")
+        return None if retries is None else _none()
     types, codes = _types_and_codes(only_on)
-    retry = _shape(retries + 1, backoff, delay).only_on(*types).only_on_exit(*codes)
+    retry = _shape(retries + 1, backoff, delay or "1s").only_on(*types).only_on_exit(*codes)
     types, codes = _types_and_codes(never_on)
     return retry.except_on(*types).except_on_exit(*codes)
 
 
-def _shape(attempts: int, backoff: Backoff, delay: str) -> Retry:
+def _none() -> Retry:
+    from jobmesh.retry import Retry
+
+    return Retry.none()
+
+
+def _shape(attempts: int, backoff: Backoff | None, delay: str) -> Retry:
     from jobmesh.retry import Retry
 
     if backoff is Backoff.FIXED:

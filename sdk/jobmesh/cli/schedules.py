@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from jobmesh.cli import connect, render, timeline
+from jobmesh.cli import job_options as per_job
 from jobmesh.cli import schedule_options as flags
 from jobmesh.cli.inputs import read_input
 from jobmesh.cli.options import (
@@ -17,8 +18,8 @@ from jobmesh.cli.options import (
     AsJson,
     Labels,
     Namespace,
-    parse_labels,
 )
+from jobmesh.cli.retry_options import FirstWait, Growth, NoRetryOn, Retries, RetryOn
 from jobmesh.cli.screen import Screen, columns
 from jobmesh.times import instant
 
@@ -33,14 +34,9 @@ schedule_app = typer.Typer(no_args_is_help=True, help="Make, look at, change and
 COMING = 5
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
-Priority = Annotated[
-    int | None, typer.Option("--priority", "-p", min=0, max=9, help="Of its jobs.")
-]
-Timeout = Annotated[
-    str | None, typer.Option(metavar="SPAN", help="How long an attempt of its jobs may run.")
-]
-Retries = Annotated[
-    int | None, typer.Option(min=0, max=999, help="How often a failed job is tried again.")
+Input = Annotated[
+    str | None,
+    typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="What each job is given."),
 ]
 
 
@@ -48,10 +44,7 @@ Retries = Annotated[
 def create(
     name: Name,
     type: Annotated[str, typer.Argument(metavar="TYPE", help="The type of its jobs.")],
-    input: Annotated[
-        str | None,
-        typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="What each job is given."),
-    ] = None,
+    input: Input = None,
     every: flags.Every = None,
     phase: flags.Phase = None,
     cron: flags.Cron = None,
@@ -67,9 +60,17 @@ def create(
     dst_gap: flags.DstGap = None,
     dst_overlap: flags.DstOverlap = None,
     pause_on_failure: flags.PauseOnFailure = None,
-    priority: Priority = None,
+    priority: per_job.Priority = None,
     retries: Retries = None,
-    timeout: Timeout = None,
+    backoff: Growth = None,
+    retry_delay: FirstWait = None,
+    retry_on: RetryOn = None,
+    no_retry_on: NoRetryOn = None,
+    timeout: per_job.Timeout = None,
+    start_timeout: per_job.StartTimeout = None,
+    progress_timeout: per_job.ProgressTimeout = None,
+    total_timeout: per_job.TotalTimeout = None,
+    concurrency_key: per_job.ConcurrencyKey = None,
     label: Labels = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
     address: Address = None,
@@ -90,6 +91,7 @@ def create(
 @schedule_app.command()
 def update(
     name: Name,
+    input: Input = None,
     every: flags.Every = None,
     phase: flags.Phase = None,
     cron: flags.Cron = None,
@@ -105,9 +107,17 @@ def update(
     dst_gap: flags.DstGap = None,
     dst_overlap: flags.DstOverlap = None,
     pause_on_failure: flags.PauseOnFailure = None,
-    priority: Priority = None,
+    priority: per_job.Priority = None,
     retries: Retries = None,
-    timeout: Timeout = None,
+    backoff: Growth = None,
+    retry_delay: FirstWait = None,
+    retry_on: RetryOn = None,
+    no_retry_on: NoRetryOn = None,
+    timeout: per_job.Timeout = None,
+    start_timeout: per_job.StartTimeout = None,
+    progress_timeout: per_job.ProgressTimeout = None,
+    total_timeout: per_job.TotalTimeout = None,
+    concurrency_key: per_job.ConcurrencyKey = None,
     label: Labels = None,
     etag: Annotated[str, typer.Option(help="Only if this is its etag (schedule get --json).")] = "",
     allow_many: flags.AllowMany = False,
@@ -117,9 +127,13 @@ def update(
 ) -> None:
     """Change what is said and nothing else; 'none' takes a time or span back."""
     options = _options(dict(locals()))
+    changes: dict[str, Any] = {"etag": etag, "allow_many": allow_many}
+    if input is not None:
+        given = read_input(input)
+        changes["input"], options["content_type"] = given.content, given.content_type
 
     def change(schedules: AsyncSchedules) -> Awaitable[Schedule]:
-        return schedules.update(name, etag=etag, allow_many=allow_many, **options)
+        return schedules.update(name, **changes, **options)
 
     _act(address, namespace, json, change)
 
@@ -308,13 +322,8 @@ def _options(said: dict[str, Any]) -> ScheduleOptions:
     """What was said of the options of a schedule and its jobs."""
     from jobmesh.client.timing import TIMING
 
-    chosen: dict[str, Any] = {**flags.timing({key: said.get(key) for key in TIMING})}
-    if said["label"]:
-        chosen["labels"] = parse_labels(said["label"])
-    for key in ("priority", "retries", "timeout"):
-        if said[key] is not None:
-            chosen[key] = said[key]
-    return cast("ScheduleOptions", chosen)
+    timing = flags.timing({key: said.get(key) for key in TIMING})
+    return cast("ScheduleOptions", {**timing, **per_job.job_options(said)})
 
 
 def _act(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,6 +12,15 @@ from jobmesh.cli import connect, render
 from jobmesh.cli.failures import FAILED
 from jobmesh.cli.follow import follow
 from jobmesh.cli.inputs import Given, read_input
+from jobmesh.cli.job_options import (
+    ConcurrencyKey,
+    Priority,
+    ProgressTimeout,
+    StartTimeout,
+    Timeout,
+    TotalTimeout,
+    job_options,
+)
 from jobmesh.cli.many import submit_lines
 from jobmesh.cli.options import (
     DEFAULT_NAMESPACE,
@@ -19,16 +28,13 @@ from jobmesh.cli.options import (
     AsJson,
     Labels,
     Namespace,
-    parse_labels,
 )
 from jobmesh.cli.retry_options import (
-    Backoff,
     FirstWait,
     Growth,
     NoRetryOn,
     Retries,
     RetryOn,
-    parse_retry,
 )
 from jobmesh.cli.screen import Screen
 from jobmesh.cli.tie_options import AfterJobs, UniqueKey, parse_after, parse_unique
@@ -74,29 +80,23 @@ def submit(
         typer.Option(help="Name of the schedule.", show_default="TYPE-every-SPAN, TYPE-cron"),
     ] = None,
     retries: Retries = None,
-    backoff: Growth = Backoff.EXPONENTIAL,
-    retry_delay: FirstWait = "1s",
+    backoff: Growth = None,
+    retry_delay: FirstWait = None,
     retry_on: RetryOn = None,
     no_retry_on: NoRetryOn = None,
-    priority: Annotated[
-        int, typer.Option("--priority", "-p", min=0, max=9, help="Higher starts first.")
-    ] = 0,
+    priority: Priority = None,
     label: Labels = None,
     key: Annotated[
         str | None, typer.Option(help="Idempotency key: the same key gives the same job.")
     ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="How long an attempt may run.")
+    timeout: Timeout = None,
+    start_timeout: StartTimeout = None,
+    progress_timeout: ProgressTimeout = None,
+    total_timeout: TotalTimeout = None,
+    expire: Annotated[
+        str | None, typer.Option(metavar="TIME", help="EXPIRED if it has not started by then.")
     ] = None,
-    concurrency_key: Annotated[
-        str, typer.Option(help="Jobs with the same key share the type's limit per key.")
-    ] = "",
-    progress_timeout: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="The longest silence of its handler.")
-    ] = None,
-    total_timeout: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="From due to done, all attempts included.")
-    ] = None,
+    concurrency_key: ConcurrencyKey = None,
     after: AfterJobs = None,
     unique: UniqueKey = None,
     wait: Annotated[
@@ -114,35 +114,30 @@ def submit(
     Prints the job's id; with --wait its output (exit code 0 only if it SUCCEEDED). With
     --inputs-from, prints the ids in the order of the lines (exit code 1 if some were not stored).
     """
+    said = dict(locals())
     if sum(option is not None for option in (at, delay, every, cron)) > 1:
         raise ValueError("give one of --at, --delay, --every and --cron")
     recurs = every is not None or cron is not None
     if recurs and (wait or wait_timeout):
         raise ValueError("--wait follows one job; a schedule (--every, --cron) has no end")
-    if recurs and (after or unique):
-        raise ValueError("--after and --unique are about one job, not about those of a schedule")
+    if recurs and (after or unique or key or expire):
+        raise ValueError("--after, --unique, --key, --expire: of one job, not of a schedule's")
     if time_zone is not None and cron is None:
         raise ValueError("--tz is the zone of --cron")
     if inputs_from is not None and (input or recurs or wait or wait_timeout or key or unique):
         raise ValueError("--inputs-from goes without --input, --every, --cron, --wait, and keys")
     given = read_input(input)
-    options: EnqueueOptions = {
-        "priority": priority,
-        "labels": parse_labels(label),
-        "content_type": given.content_type,
-        "retry": parse_retry(retries, backoff, retry_delay, retry_on, no_retry_on),
-        "timeout": timeout,
-        "concurrency_key": concurrency_key,
-        "progress_timeout": progress_timeout,
-        "total_timeout": total_timeout,
-    }
+    options = cast("EnqueueOptions", job_options(said))
+    options["content_type"] = given.content_type
     client, screen = connect.client(address, namespace), Screen(json)
     if recurs:
         rule = Rule(every, cron, time_zone)
         title = name or f"{type}-{rule.title}"
         connect.run(_create_schedule(client, screen, title, type, given, rule, options))
         return
-    options["at"] = instant(at, datetime.now(UTC)) if at else None
+    now = datetime.now(UTC)
+    options["at"] = instant(at, now) if at else None
+    options["expire"] = instant(expire, now) if expire else None
     options["delay"] = delay
     options["after"] = parse_after(after)
     if inputs_from is not None:

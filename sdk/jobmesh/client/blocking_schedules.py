@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-from jobmesh.client.schedules import AsyncSchedules
+from jobmesh.client.schedules import UNCHANGED, AsyncSchedules
 from jobmesh.client.timing import ScheduleOptions, Timing
 from jobmesh.model import Backfill, Job, Schedule, SchedulePreview
 
@@ -40,6 +40,7 @@ class Schedules:
         self,
         name: str,
         *,
+        input: Any = UNCHANGED,
         etag: str = "",
         allow_many: bool = False,
         namespace: str | None = None,
@@ -48,7 +49,12 @@ class Schedules:
         """Changes what is said and nothing else; jobs that were made are not touched."""
         return self._thread.run(
             self._schedules.update(
-                name, etag=etag, allow_many=allow_many, namespace=namespace, **changes
+                name,
+                input=input,
+                etag=etag,
+                allow_many=allow_many,
+                namespace=namespace,
+                **changes,
             )
         )
 

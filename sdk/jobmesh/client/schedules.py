@@ -30,7 +30,13 @@ _TEMPLATE = {
     "retry": "template.retry_policy",
     "retries": "template.retry_policy",
     "timeout": "template.timeouts.run",
+    "start_timeout": "template.timeouts.start",
+    "progress_timeout": "template.timeouts.progress",
+    "total_timeout": "template.timeouts.total",
+    "concurrency_key": "template.concurrency_key",
 }
+#: The input of an update that does not change it: None is an input, too.
+UNCHANGED: Any = object()
 
 
 class AsyncSchedules:
@@ -52,6 +58,8 @@ class AsyncSchedules:
         timing, job = _parted(options)
         if not RULES & timing.keys():
             raise ValueError("give every or cron, or both")
+        if job.get("idempotency_key") is not None:
+            raise ValueError("a schedule has no idempotency_key: its name makes a repetition safe")
         message = schedule_pb2.Schedule(name=name)
         apply_timing(message, timing)
         new, space = NewJob(type, input, **job), self._session.namespace(namespace)
@@ -64,6 +72,7 @@ class AsyncSchedules:
         self,
         name: str,
         *,
+        input: Any = UNCHANGED,
         etag: str = "",
         allow_many: bool = False,
         namespace: str | None = None,
@@ -75,14 +84,15 @@ class AsyncSchedules:
         makes many jobs at once.
         """
         timing, job = _parted(changes)
+        space = self._session.namespace(namespace)
         message = schedule_pb2.Schedule(name=name, etag=etag)
-        paths = apply_timing(message, timing)
-        if unknown := job.keys() - _TEMPLATE.keys():
-            raise ValueError(f"cannot change {', '.join(sorted(unknown))} of a schedule")
-        message.template.CopyFrom(to_spec(NewJob("any", **job), Payload()))
-        paths += [_TEMPLATE[keyword] for keyword in job]
+        paths = apply_timing(message, timing) + _template_paths(job, input)
+        new, payload = NewJob("any", None if input is UNCHANGED else input, **job), Payload()
+        if input is not UNCHANGED:
+            payload = await self._session.payload(new, space)
+        message.template.CopyFrom(to_spec(new, payload))
         request = pb.UpdateScheduleRequest(
-            namespace=self._session.namespace(namespace),
+            namespace=space,
             schedule=message,
             update_mask=FieldMask(paths=paths),
             allow_many=allow_many,
@@ -180,6 +190,15 @@ def _parted(options: ScheduleOptions) -> tuple[Timing, EnqueueOptions]:
     timing = {key: value for key, value in options.items() if key in TIMING}
     job = {key: value for key, value in options.items() if key not in TIMING}
     return cast(Timing, timing), cast(EnqueueOptions, job)
+
+
+def _template_paths(job: EnqueueOptions, input: Any) -> list[str]:
+    """The fields of the template that an update is about."""
+    known = _TEMPLATE if input is UNCHANGED else {**_TEMPLATE, "content_type": "template.input"}
+    if unknown := job.keys() - known.keys():
+        raise ValueError(f"cannot change {', '.join(sorted(unknown))} of a schedule")
+    paths = [known[keyword] for keyword in job]
+    return paths if input is UNCHANGED else [*paths, "template.input"]
 
 
 def _set_span(request: Message, after: datetime | None, until: datetime | None) -> None:

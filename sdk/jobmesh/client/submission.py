@@ -150,12 +150,15 @@ def _apply_policies(spec: JobSpec, new: NewJob) -> None:
     timeout = new.timeout
     if timeout is None and function is not None:
         timeout = function.spec.timeout
-    if timeout is not None:
-        spec.timeouts.run.CopyFrom(to_duration(timeout))
-    if new.progress_timeout is not None:
-        spec.timeouts.progress.CopyFrom(to_duration(new.progress_timeout))
-    if new.total_timeout is not None:
-        spec.timeouts.total.CopyFrom(to_duration(new.total_timeout))
+    bounds = {
+        "run": timeout,
+        "start": new.start_timeout,
+        "progress": new.progress_timeout,
+        "total": new.total_timeout,
+    }
+    for name, bound in bounds.items():
+        if bound is not None:
+            getattr(spec.timeouts, name).CopyFrom(to_duration(bound))
 
 
 def _retry(new: NewJob, function: JobFunction[..., Any] | None) -> Retry | None:

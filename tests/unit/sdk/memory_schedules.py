@@ -11,6 +11,7 @@ from jobmesh.v1 import job_pb2
 from jobmesh.v1.schedule_pb2 import Schedule
 
 from services.mesh.errors import ScheduleExists, ScheduleNotFound
+from services.mesh.wire.masks import merge
 
 if TYPE_CHECKING:
     from tests.unit.sdk.memory_mesh import Fault
@@ -74,7 +75,7 @@ class MemorySchedules:
     ) -> pb.UpdateScheduleResponse:
         await self._begin("UpdateSchedule", request, context)
         schedule = await self._schedule(request.schedule.name, context)
-        request.update_mask.MergeMessage(request.schedule, schedule, True, True)
+        merge(request.schedule, schedule, request.update_mask)
         return pb.UpdateScheduleResponse(schedule=schedule)
 
     async def TriggerSchedule(

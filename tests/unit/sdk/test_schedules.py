@@ -8,11 +8,12 @@ from zoneinfo import ZoneInfo
 
 import grpc
 import pytest
-from jobmesh import AsyncClient
+from jobmesh import AsyncClient, Retry
 from jobmesh.cli import timeline
 from jobmesh.cli.schedule_options import timing
 from jobmesh.client.timing import apply_timing
 from jobmesh.errors import Unavailable
+from jobmesh.options import EnqueueOptions
 from jobmesh.v1 import schedule_pb2
 
 from tests.unit.sdk import test_cli
@@ -79,6 +80,51 @@ async def test_an_update_names_what_it_changes_and_nothing_else(
         await client.schedules.update("n", delay=5)
 
 
+OF_THE_JOBS = {
+    "priority": 3,
+    "labels": {"a": "b"},
+    "retry": Retry.fixed("5s", attempts=3),
+    "timeout": "1m",
+    "start_timeout": "2m",
+    "progress_timeout": "3m",
+    "total_timeout": "4m",
+    "concurrency_key": "tenant-1",
+}
+
+
+async def test_all_that_is_said_of_a_job_is_said_of_the_jobs_of_a_schedule(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    """But for what is about one job only: when it is due, and what ties it to others."""
+    about_one = {"at", "delay", "expire", "idempotency_key", "after", "unique"}
+    same_thing = {"retries", "content_type"}
+    assert OF_THE_JOBS.keys() == EnqueueOptions.__annotations__.keys() - about_one - same_thing
+    await client.schedules.create("made", "echo", {"n": 1}, every="5m", **OF_THE_JOBS)  # type: ignore[misc]
+    await client.schedules.create("changed", "echo", every="5m")
+    await client.schedules.update("changed", input={"n": 1}, **OF_THE_JOBS)  # type: ignore[misc]
+    made, changed = mesh.schedules["made"].template, mesh.schedules["changed"].template
+    assert made == changed
+    assert made.concurrency_key == "tenant-1"
+    assert [made.timeouts.start.seconds, made.timeouts.total.seconds] == [120, 240]
+    assert (made.input.data, made.retry_policy.max_attempts) == (b'{"n":1}', 3)
+
+
+async def test_what_the_jobs_were_bound_to_is_taken_back(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    await client.schedules.create("n", "echo", every="5m", **OF_THE_JOBS)  # type: ignore[misc]
+    await client.schedules.update("n", start_timeout=None, concurrency_key="")
+    template = mesh.schedules["n"].template
+    assert not template.timeouts.HasField("start")
+    assert template.timeouts.HasField("total")
+    assert not template.concurrency_key
+
+
+async def test_a_schedule_has_no_idempotency_key(client: AsyncClient) -> None:
+    with pytest.raises(ValueError, match="its name"):
+        await client.schedules.create("n", "echo", every="5m", idempotency_key="k")
+
+
 async def test_a_trigger_is_never_sent_twice(client: AsyncClient, mesh: MemoryMesh) -> None:
     await client.schedules.create("n", "echo", every="5m")
     mesh.faults["TriggerSchedule"] = [Fault(grpc.StatusCode.UNAVAILABLE, after=True)]
@@ -137,6 +183,33 @@ async def test_schedules_are_made_changed_and_shown(run: Run, mesh: MemoryMesh) 
     assert re.search(r"^overlap +skip$", shown.out, re.MULTILINE)
     assert shown.out.splitlines()[-1].endswith("h") or "├" in shown.out
     assert (await run("schedule", "trigger", "nightly")).out == "made\n"
+
+
+async def test_flags_about_the_jobs_are_those_of_submit(run: Run, mesh: MemoryMesh) -> None:
+    flags = ("--retries", "2", "--backoff", "fixed", "--retry-delay", "5s", "--no-retry-on", "2")
+    flags += ("--timeout", "1m", "--start-timeout", "2m", "--progress-timeout", "3m", "-p", "3")
+    flags += ("--total-timeout", "4m", "--concurrency-key", "tenant-1", "-l", "a=b", "-i", "[1]")
+    await run("submit", "echo", "--every", "1h", "--name", "submitted", *flags)
+    await run("schedule", "create", "made", "echo", "--every", "1h", *flags)
+    await run("schedule", "create", "changed", "echo", "--every", "1h")
+    await run("schedule", "update", "changed", *flags)
+    templates = [mesh.schedules[name].template for name in ("submitted", "made", "changed")]
+    assert templates[0] == templates[1] == templates[2]
+    assert templates[0].concurrency_key == "tenant-1"
+    assert templates[0].retry_policy.initial_delay.seconds == 5
+    shown = await run("schedule", "get", "made")
+    assert re.search(r"^concurrency key +tenant-1$", shown.out, re.MULTILINE)
+    await run("schedule", "update", "changed", "--total-timeout", "none", "--retries", "0")
+    assert not mesh.schedules["changed"].template.timeouts.HasField("total")
+    assert mesh.schedules["changed"].template.retry_policy.max_attempts == 1
+
+
+async def test_flags_about_one_job_are_refused_for_a_schedule(run: Run) -> None:
+    for flag in ("--key", "--unique", "--after", "--expire"):
+        refused = await run("submit", "echo", "--every", "1h", flag, "x")
+        assert (refused.code, "of one job" in refused.err) == (2, True)
+    lone = await run("schedule", "create", "n", "echo", "--every", "1h", "--backoff", "fixed")
+    assert (lone.code, "give --retries" in lone.err) == (2, True)
 
 
 async def test_a_preview_marks_the_nights_and_a_backfill_counts(run: Run) -> None:
