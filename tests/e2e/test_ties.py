@@ -15,6 +15,7 @@ from jobmesh import After, JobFailed, JobState, NewJob, Unique
 from jobmesh.client import AsyncClient
 from jobmesh.errors import AlreadyExists, CallError, InvalidArgument, NotFound
 from jobmesh.v1 import enqueue_service_pb2 as pb
+from jobmesh.v1 import job_pb2
 from localmesh.harness import RunningMesh
 
 from services.mesh.testing.waiting import eventually
@@ -159,7 +160,9 @@ async def test_a_unique_key_is_kept_replaced_refused_and_freed(client: AsyncClie
     assert replaced.id == first.id
     assert await first.result(PATIENCE) == "fourth"
     job = await first.get()
-    assert (job.priority, job.message.spec.unique_key) == (3, "report")  # type: ignore[attr-defined]
+    spec = job.message.spec  # type: ignore[attr-defined]
+    assert (job.priority, spec.unique_key) == (3, "report")
+    assert spec.unique_policy == job_pb2.UNIQUE_POLICY_REPLACE
     again = await client.enqueue("echo", "fifth", unique="report")
     assert again.id != first.id
     assert await again.result(PATIENCE) == "fifth"

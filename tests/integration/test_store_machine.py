@@ -415,8 +415,8 @@ MUTANTS = {
     "a version that stands still": ("start", "version = j.version + 1", "version = j.version"),
     "a key that is never given back": (
         "cancel",
-        "WHERE e.unique_key IS NOT",
-        "WHERE false AND e.unique_key IS NOT",
+        "WHERE e.unique_key IS NOT NULL",
+        "WHERE false",
     ),
     "an end that nobody is told": (
         "succeed",

@@ -406,12 +406,17 @@ TYPES = {
 }
 
 
+PROBED = ("in_flight_pkey", "queue_claim", "unique_keys_pkey")
+
+
 @pytest.mark.parametrize("name", ["succeed", "cancel"])
 async def test_what_is_in_flight_is_probed_even_where_statistics_say_that_nothing_is(rig, name):
     await rig.put(300)
     jobs = await rig.claim(limit=300)
     await rig.say(*(Succeeded(job.id, job.fence, "w1") for job in jobs))
-    rig.sql("ANALYZE in_flight, queue")
+    rig.sql("INSERT INTO unique_keys SELECT uuidv7(), 'n', k FROM generate_series(1, 300) AS k")
+    rig.sql("DELETE FROM unique_keys")
+    rig.sql("ANALYZE in_flight, queue, unique_keys")
     numbers = count(1)
 
     def parameter(found: re.Match[str]) -> str:
@@ -421,6 +426,8 @@ async def test_what_is_in_flight_is_probed_even_where_statistics_say_that_nothin
     with psycopg.connect(rig.dsn, **connection_options(StoreSettings())) as connection:
         rows = connection.execute(b"EXPLAIN (GENERIC_PLAN) " + statement.encode()).fetchall()
     plan = [row[0].strip() for row in rows]
-    for at, line in enumerate(plan):
-        if "using in_flight_pkey" in line or "using queue_claim" in line:
-            assert plan[at + 1].startswith("Index Cond"), "\n".join(plan)
+    probes = [at for at, line in enumerate(plan) if any(f"using {i}" in line for i in PROBED)]
+    for at in probes:
+        assert plan[at + 1].startswith("Index Cond"), "\n".join(plan)
+    assert any("using unique_keys_pkey" in plan[at] for at in probes), "\n".join(plan)
+    assert not any("Seq Scan on unique_keys" in line for line in plan), "\n".join(plan)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import pytest
+
 from services.mesh.jobs.model import JobFilter, Payload, Timeouts
 from services.mesh.jobs.reports import Failed, Succeeded
 from services.mesh.jobs.retry import Failure
 from services.mesh.jobs.states import Cause, JobState
-from services.mesh.jobs.ties import Dependency, Ties
+from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
 from services.mesh.store.answers import (
     PutOutcome,
     RedriveOutcome,
@@ -24,6 +26,7 @@ from tests.integration.store_rig import (
 from tests.integration.ties_rig import (
     BLOCKED,
     DAY,
+    KEEP,
     REFUSE,
     REPLACE,
     finish,
@@ -106,6 +109,37 @@ async def test_replace_keeps_what_has_started_or_is_of_another_type(rig: Rig) ->
     (started,) = await store(rig, keyed("k", REPLACE, input=Payload.inline(b"new")))
     assert {other.outcome, started.outcome} == {PutOutcome.EXISTING}
     assert (await rig.get(first.id)).input.data == b"in"
+
+
+@pytest.mark.parametrize("policy", [KEEP, REPLACE, REFUSE])
+async def test_the_policy_is_kept_with_the_job_and_with_its_repetition(
+    rig: Rig, policy: UniquePolicy
+) -> None:
+    job = keyed("k", policy)
+    await store(rig, job)
+    assert (await rig.get(job.id)).unique_policy is policy
+    await finish(rig, job.id, fails=True)
+    wish = new_job().id
+    await rig.store.redrive({job.id: wish}, "n", EPOCH, None)
+    again = await rig.get(wish)
+    assert (again.unique_key, again.unique_policy) == ("k", policy)
+
+
+async def test_a_job_without_a_key_has_no_policy(rig: Rig) -> None:
+    (job_id,) = await rig.put(1)
+    assert (await rig.get(job_id)).unique_policy is None
+
+
+async def test_a_replaced_job_is_bound_by_the_new_concurrency_key(rig: Rig) -> None:
+    first = keyed("k", concurrency_key="old")
+    second = keyed("k", REPLACE, concurrency_key="new")
+    await store(rig, first)
+    await store(rig, second)
+    job = await rig.get(first.id)
+    assert (job.concurrency_key, job.unique_policy) == ("new", REPLACE)
+    (other,) = await store(rig, keyed("other", concurrency_key="new"))
+    keys = rig.sql("SELECT DISTINCT limit_key FROM queue")
+    assert (len(keys), other.outcome) == (1, PutOutcome.CREATED)
 
 
 async def test_one_batch_may_name_a_key_twice(rig: Rig) -> None:

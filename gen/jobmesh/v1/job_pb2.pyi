@@ -62,8 +62,8 @@ class _UniquePolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UniquePo
     UNIQUE_POLICY_KEEP: _UniquePolicy.ValueType  # 1
     """The existing job is returned and nothing is stored."""
     UNIQUE_POLICY_REPLACE: _UniquePolicy.ValueType  # 2
-    """The existing job takes the new input, time, expiry, priority, labels, timeouts and retry policy, if it was never
-    handed to a worker and is of the same type; else it is returned as it is. Not together with dependencies.
+    """The existing job takes the new input, time, expiry, priority, labels, timeouts, retry policy and concurrency key,
+    if it was never handed to a worker and is of the same type; else it is returned as it is. Not together with dependencies.
     """
     UNIQUE_POLICY_REFUSE: _UniquePolicy.ValueType  # 3
     """The call fails with ALREADY_EXISTS (UNIQUE_CONFLICT)."""
@@ -76,8 +76,8 @@ UNIQUE_POLICY_UNSPECIFIED: UniquePolicy.ValueType  # 0
 UNIQUE_POLICY_KEEP: UniquePolicy.ValueType  # 1
 """The existing job is returned and nothing is stored."""
 UNIQUE_POLICY_REPLACE: UniquePolicy.ValueType  # 2
-"""The existing job takes the new input, time, expiry, priority, labels, timeouts and retry policy, if it was never
-handed to a worker and is of the same type; else it is returned as it is. Not together with dependencies.
+"""The existing job takes the new input, time, expiry, priority, labels, timeouts, retry policy and concurrency key,
+if it was never handed to a worker and is of the same type; else it is returned as it is. Not together with dependencies.
 """
 UNIQUE_POLICY_REFUSE: UniquePolicy.ValueType  # 3
 """The call fails with ALREADY_EXISTS (UNIQUE_CONFLICT)."""
@@ -331,7 +331,9 @@ class JobSpec(_message.Message):
     a schedule, whose overlap policy says what it needs.
     """
     unique_policy: Global___UniquePolicy.ValueType
-    """What this call does when a live job holds the unique key. Not kept with the job."""
+    """What this call does when a live job holds the unique key. Shown with the job; RetryJob is refused then, whatever
+    the policy: it is about this job and no other.
+    """
     concurrency_key: _builtins.str
     """Jobs with the same key share a limit of how many run at once; the limit is set on the type."""
     @_builtins.property

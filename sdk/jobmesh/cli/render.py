@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from jobmesh.model import Job, JobEvent, Schedule
+    from jobmesh.v1.job_pb2 import JobSpec
     from jobmesh.v1.payload_pb2 import Payload
     from jobmesh.v1.pool_pb2 import Pool
     from jobmesh.v1.schedule_pb2 import Schedule as ScheduleMessage
@@ -125,7 +126,7 @@ def job_details(job: Job, now: datetime) -> list[tuple[str, str | Text]]:
         ("attempt", f"{job.attempt} of {policy.max_attempts or 1}" if job.attempt else ""),
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", pairs(dict(job.labels))),
-        ("unique key", job.message.spec.unique_key),
+        ("unique key", _unique(job.message.spec)),
         ("concurrency key", job.message.spec.concurrency_key),
         ("after", " ".join(parent.job_id for parent in job.message.spec.dependencies)),
         ("created", f"{clock(job.create_time)} ({ago(job.create_time, now)})"),
@@ -141,6 +142,13 @@ def job_details(job: Job, now: datetime) -> list[tuple[str, str | Text]]:
         ("failure", str(job.failure or "")),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _unique(spec: JobSpec) -> str:
+    """`report (replace)`: the key, and what its submission did should it be held."""
+    if not spec.unique_policy:
+        return spec.unique_key
+    return f"{spec.unique_key} ({_policy(spec, 'unique_policy')})"
 
 
 def _progress(job: Job) -> str:
@@ -295,7 +303,7 @@ def schedule_details(schedule: Schedule, zone: tzinfo) -> list[tuple[str, str | 
     return [(name, value) for name, value in rows if value]
 
 
-def _policy(message: ScheduleMessage, field: str) -> str:
+def _policy(message: ScheduleMessage | JobSpec, field: str) -> str:
     kind = message.DESCRIPTOR.fields_by_name[field].enum_type
     assert kind is not None
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")

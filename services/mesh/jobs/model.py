@@ -20,7 +20,7 @@ from services.mesh.jobs.limits import Limit
 from services.mesh.jobs.record import record
 from services.mesh.jobs.retry import Failure, RetryPolicy
 from services.mesh.jobs.states import Cause, JobState
-from services.mesh.jobs.ties import Dependency, Ties
+from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -226,6 +226,8 @@ class JobRecord:
     """The last one that the newest dispatch reported. Not in lists."""
     concurrency_key: str | None = None
     unique_key: str = ""
+    unique_policy: UniquePolicy | None = None
+    """What its submission said of the key; None without one, and of jobs of older versions."""
     dependencies: tuple[Dependency, ...] = ()
 
 

@@ -67,6 +67,11 @@ class Ties:
     unique_key: str | None = None
     unique_policy: UniquePolicy = UniquePolicy.KEEP
 
+    @property
+    def kept_policy(self) -> int | None:
+        """What the row keeps of the policy: nothing without a key."""
+        return None if self.unique_key is None else int(self.unique_policy)
+
     def said(self) -> list[Any]:
         """What the submitter said, as JSON; `waits` are not among it."""
         named = [dependency.to_json() for dependency in self.dependencies]

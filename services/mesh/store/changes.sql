@@ -24,13 +24,13 @@ WITH meta AS MATERIALIZED (
     INSERT INTO jobs (
         id, namespace, type, state, version, priority, create_time, due_time, first_due_time,
         expire_time, timeouts, retry, labels, input, input_type, input_ref, unique_key, traceparent,
-        origin_id, concurrency_key)
+        origin_id, concurrency_key, unique_policy)
     SELECT o.redrive_id, o.namespace, o.type, 1, 1, o.priority, m.now, m.now, m.now,
            CASE WHEN o.timeouts ->> 'start' IS NOT NULL
                 THEN m.now + (o.timeouts ->> 'start')::bigint * interval '1 millisecond'
                 WHEN o.expire_time > m.now THEN o.expire_time END,
            o.timeouts, o.retry, o.labels, o.input, o.input_type, o.input_ref, o.unique_key,
-           %(traceparent)s::text, o.id, o.concurrency_key
+           %(traceparent)s::text, o.id, o.concurrency_key, o.unique_policy
       FROM meta m CROSS JOIN origins o
 {put_tail}
 SELECT m.epoch, m.now, s.id, s.origin_id, s.due_time, s.namespace, s.type, s.labels

@@ -148,11 +148,17 @@ unqueued AS (
 
 -- fragment: untied
 -- What the end of jobs lets go: the unique keys they hold, and word for those who wait for them.
--- Jobs without either have NULLs in both columns.
+-- Jobs without either have NULLs in both columns. One probe per key, as in `released`, for the same reason.
 freed AS (
-    DELETE FROM unique_keys u USING ended e
-     WHERE e.unique_key IS NOT NULL AND u.namespace = e.namespace AND u.key = e.unique_key
-       AND u.job_id = e.id
+    DELETE FROM unique_keys u
+     WHERE u.ctid = ANY (ARRAY(
+         SELECT held.place
+           FROM ended e
+          CROSS JOIN LATERAL (SELECT k.ctid AS place FROM unique_keys k
+                               WHERE k.namespace = e.namespace AND k.key = e.unique_key
+                                 AND k.job_id = e.id
+                              OFFSET 0) AS held
+          WHERE e.unique_key IS NOT NULL))
 ), told AS (
     INSERT INTO ended_parents (job_id) SELECT e.id FROM ended e WHERE e.awaited
     ON CONFLICT DO NOTHING
@@ -549,7 +555,7 @@ j.id, j.namespace, j.type, j.state, j.version, j.priority, j.attempt, j.losses, 
        j.traceparent, j.schedule_id, j.nominal_time, j.origin_id,
        j.input_type, j.input_ref, octet_length(j.input), j.output_type, j.output_ref, octet_length(j.output),
        (SELECT n.name FROM schedule_names n WHERE n.id = j.schedule_id), j.concurrency_key,
-       j.unique_key, j.dependencies
+       j.unique_key, j.unique_policy, j.dependencies
 
 -- name: get_jobs
 -- Jobs by id, without the bytes of their payloads.

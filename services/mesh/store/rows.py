@@ -19,7 +19,7 @@ from services.mesh.jobs.model import (
 )
 from services.mesh.jobs.retry import Failure, RetryPolicy
 from services.mesh.jobs.states import Cause, JobState
-from services.mesh.jobs.ties import Dependency
+from services.mesh.jobs.ties import Dependency, UniquePolicy
 from services.mesh.store.connection import Row
 
 # Tables are faster than calling the enum, and these run once per event.
@@ -61,7 +61,8 @@ def job_record(row: Row) -> JobRecord:
     worker_id, due_time, first_due_time, create_time, dispatch_time, start_time = row[9:15]
     end_time, expire_time, timeouts, retry, labels, failure, key, traceparent = row[15:23]
     schedule_id, nominal_time, origin_id, in_type, in_ref, in_size, out_type, out_ref = row[23:31]
-    out_size, schedule, concurrency_key, unique_key, dependencies, input_, output = row[31:38]
+    out_size, schedule, concurrency_key, unique_key, unique_policy, dependencies = row[31:37]
+    input_, output = row[37:39]
     return JobRecord(
         id=job_id,
         namespace=namespace,
@@ -92,9 +93,10 @@ def job_record(row: Row) -> JobRecord:
         nominal_time=nominal_time,
         origin_id=origin_id,
         schedule=schedule or "",
-        progress=Progress(*row[38:]) if len(row) > 38 and row[38] is not None else None,
+        progress=Progress(*row[39:]) if len(row) > 39 and row[39] is not None else None,
         concurrency_key=concurrency_key,
         unique_key=unique_key or "",
+        unique_policy=None if unique_policy is None else UniquePolicy(unique_policy),
         dependencies=tuple(map(Dependency.from_json, dependencies or ())),
     )
 

@@ -20,12 +20,12 @@ WITH meta AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO jobs (state, blockers, unique_key, dependencies, {put_columns})
-    SELECT CASE WHEN n.blockers > 0 THEN 8 ELSE 1 END, n.blockers, n.unique_key, n.dependencies::jsonb,
-           {put_values}
+    INSERT INTO jobs (state, blockers, unique_key, unique_policy, dependencies, {put_columns})
+    SELECT CASE WHEN n.blockers > 0 THEN 8 ELSE 1 END, n.blockers, n.unique_key, n.unique_policy,
+           n.dependencies::jsonb, {put_values}
       FROM meta m
-     CROSS JOIN unnest({put_arrays}, %(blockers)b, %(unique_keys)b, %(dependencies)b)
-                AS n ({put_names}, blockers, unique_key, dependencies)
+     CROSS JOIN unnest({put_arrays}, %(blockers)b, %(unique_keys)b, %(unique_policies)b, %(dependencies)b)
+                AS n ({put_names}, blockers, unique_key, unique_policy, dependencies)
      {put_times}
      WHERE m.epoch <= %(epoch)s
        AND (n.unique_key IS NULL OR n.id IN (SELECT k.job_id FROM keyed k))
@@ -88,7 +88,8 @@ WITH place AS MATERIALIZED (
                d.ready + %(start_ms)s::bigint * interval '1 millisecond' END),
            priority = %(priority)s::smallint, labels = %(labels)s::text::jsonb,
            timeouts = %(timeouts)s::text::jsonb, retry = %(retry)s::text::jsonb, input = %(input)s::bytea,
-           input_type = %(input_type)s::text, input_ref = %(input_ref)s::text::jsonb
+           input_type = %(input_type)s::text, input_ref = %(input_ref)s::text::jsonb,
+           concurrency_key = %(concurrency_key)s::text, unique_policy = %(unique_policy)s::smallint
       FROM target p
      CROSS JOIN (SELECT clock_timestamp() AS now) AS t
      CROSS JOIN LATERAL (
@@ -99,11 +100,12 @@ WITH place AS MATERIALIZED (
        AND j.state = CASE WHEN p.place IS NULL THEN 8 ELSE 1 END
     RETURNING j.id, j.namespace, j.type, j.state, j.version, j.attempt, j.dispatch_no, j.due_time,
               clock_timestamp() AS now, j.priority, j.expire_time, j.labels, old.labels AS old_labels,
-              j.create_time, total_end(j.first_due_time, j.timeouts) AS total_end
+              j.create_time, total_end(j.first_due_time, j.timeouts) AS total_end, j.concurrency_key
 ), moved AS (
     UPDATE queue q
        SET priority = c.priority, due_time = c.due_time, later = c.due_time > c.now,
-           expire_time = least(c.expire_time, c.total_end)
+           expire_time = least(c.expire_time, c.total_end),
+           limit_key = md5(c.namespace || '/' || c.concurrency_key)::uuid
       FROM place p CROSS JOIN changed c
      WHERE q.ctid = p.place
 ), expiring AS (

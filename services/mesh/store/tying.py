@@ -115,6 +115,7 @@ def _tied_params(jobs: Sequence[NewJob], epoch: int) -> dict[str, object]:
         ),
         "blockers": Smallints([len(tie.waits) or None for tie in ties]),
         "unique_keys": Texts([tie.unique_key for tie in ties]),
+        "unique_policies": Smallints([tie.kept_policy for tie in ties]),
         "dependencies": Texts([dependencies_to_json(tie.dependencies) for tie in ties]),
         **_edges(waits),
     }
@@ -144,6 +145,8 @@ def _replace_params(job: NewJob, holder: UUID) -> dict[str, object]:
         "input": job.input.data,
         "input_type": job.input.content_type or None,
         "input_ref": to_json(job.input.ref),
+        "concurrency_key": job.concurrency_key,
+        "unique_policy": _ties(job).kept_policy,
     }
 
 

@@ -33,6 +33,8 @@ def dependency_from_proto(message: job_pb2.Dependency, number: int) -> Dependenc
 def fill_ties(spec: job_pb2.JobSpec, record: JobRecord) -> None:
     """What of a row's ties its spec shows."""
     spec.unique_key = record.unique_key
+    if record.unique_policy is not None:
+        spec.unique_policy = job_pb2.UniquePolicy.ValueType(record.unique_policy)
     for dependency in record.dependencies:
         spec.dependencies.add(
             job_id=str(dependency.job_id),
