@@ -69,7 +69,8 @@ class Watcher:
         told: list[tuple[str, int, int]] = []
         try:
             while True:
-                response = await asyncio.wait_for(stream.read(), SILENCE_SECONDS)
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    response = await stream.read()
                 if not isinstance(response, pb.WatchJobsResponse):  # grpc.aio.EOF
                     return "" if self._by_ids and not self._open else "ended"
                 self._note_resumed()

@@ -96,7 +96,10 @@ class Watch:
         self, stream: grpc.aio.UnaryStreamCall[WatchJobsRequest, WatchJobsResponse]
     ) -> WatchJobsResponse | None:
         """The next response; None when the stream has politely ended."""
-        response = await asyncio.wait_for(stream.read(), SILENCE_SECONDS)
+        # Not `wait_for`: Python 3.11's loses a cancellation that comes together with a response,
+        # and with it the timeout of whoever waits.
+        async with asyncio.timeout(SILENCE_SECONDS):
+            response = await stream.read()
         if not isinstance(response, WatchJobsResponse):  # grpc.aio.EOF
             await self._after_end()
             return None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from jobmesh import AsyncClient, JobEvent, JobState
+from jobmesh.client.caller import Caller
 from jobmesh.client.convert import to_filter
-from jobmesh.client.watch import SeenVersions
+from jobmesh.client.watch import SeenVersions, Watch
 from jobmesh.errors import NotFound, Unavailable
 from jobmesh.v1 import job_pb2
+from jobmesh.v1.enqueue_service_pb2 import WatchJobsRequest, WatchJobsResponse
 
 from tests.unit.sdk.memory_mesh import MemoryMesh
 
@@ -143,3 +146,35 @@ def test_remembered_versions_are_bounded() -> None:
     assert seen.is_news("b", 1)
     assert seen.is_news("c", 1)
     assert seen.is_news("a", 1), "forgotten, since two others came after it"
+
+
+class Wire:
+    """A stub and its only stream: what it reads is what the test puts on it."""
+
+    def __init__(self) -> None:
+        self.coming: asyncio.Future[WatchJobsResponse] = asyncio.Future()
+
+    def WatchJobs(self, request: WatchJobsRequest, timeout: float) -> Wire:
+        return self
+
+    async def read(self) -> WatchJobsResponse:
+        if not self.coming.done():
+            return await self.coming
+        return await asyncio.Future()
+
+    def cancel(self) -> None:
+        pass
+
+
+async def test_a_wait_that_times_out_as_a_heartbeat_comes_has_timed_out() -> None:
+    wire = Wire()
+    watch = Watch(Caller(), cast("Any", wire), WatchJobsRequest(job_ids=["j"]))
+    waiting = asyncio.ensure_future(anext(watch.responses()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    wire.coming.set_result(WatchJobsResponse())
+    await asyncio.sleep(0)  # the response is there, its reader has not gone on
+    waiting.cancel()
+    done, _ = await asyncio.wait({waiting}, timeout=1)
+    assert done
+    assert waiting.cancelled()
