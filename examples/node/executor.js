@@ -27,8 +27,9 @@ const JSON_TYPE = 'application/json';
 const handlers = {
   'node-shout': async ({ text }) => ({ text: `${text.toUpperCase()}!` }),
 
-  /** Waits for a file and returns what is in it. */
-  'node-await-file': async ({ file }, context) => {
+  /** Waits for a file and returns what is in it; so many seconds, if it is told to be patient. */
+  'node-await-file': async ({ file, patience }, context) => {
+    if (patience) context.extend(patience);
     while (!context.signal.aborted) {
       const there = await access(file).then(() => true, () => false);
       if (there) return { content: await readFile(file, 'utf8') };
@@ -91,6 +92,11 @@ async function run(attempt, talk) {
     progress: (done, total, message) => report({ progress: { done, total, message } }),
     saveCheckpoint: (value) =>
       report({ checkpoint: { data: { data: encode(value), contentType: JSON_TYPE } } }),
+    /** It may run for so many seconds from now, whatever its run timeout was. */
+    extend: (seconds) => {
+      const duration = { seconds: Math.floor(seconds), nanos: Math.floor((seconds % 1) * 1e9) };
+      return talk.destroyed || talk.write({ extend: { ...about, duration } });
+    },
     log: (text) => talk.destroyed || talk.write({ logs: { ...about, lines: [{ text }] } }),
   };
   print({ started: context.jobId, type: attempt.type, attempt: attempt.attempt });

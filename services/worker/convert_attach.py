@@ -102,6 +102,10 @@ def take_word(end: AttachedExecutor, request: worker_service_pb2.AttachRequest) 
         _take_report(end, request.report)
     elif kind == "logs":
         _take_logs(end, request.logs)
+    elif kind == "extend":
+        said = request.extend
+        seconds = timedelta_of(said.duration).total_seconds()
+        end.extended((said.job_id, said.dispatch_no), seconds)
     else:
         raise InvalidField("hello", "may come only once, as the first message")
 

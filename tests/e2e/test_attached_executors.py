@@ -69,6 +69,26 @@ async def test_node_runs_what_python_submits(client: AsyncClient, start_node: St
     assert await aside(process.wait, PATIENCE) == 0
 
 
+async def test_node_extends_the_time_of_a_job(
+    client: AsyncClient, start_node: StartNode, tmp_path: Path
+) -> None:
+    start_node()
+    await types_known(client, *TYPES)
+    file = tmp_path / "file"
+    given = {"file": str(file), "patience": 60}
+    patient = await client.enqueue("node-await-file", given, timeout=1)
+    async for event in patient.events():
+        if event.state is JobState.RUNNING:
+            break
+    # The same bound, begun later: when it is over, so would that of the first have been.
+    hasty = await client.enqueue("node-await-file", {"file": str(file)}, timeout=1)
+    ended = await hasty.wait(PATIENCE)
+    assert ended.failure is not None
+    assert ended.failure.type == "RunTimeout"
+    file.write_text("at last")
+    assert await patient.result(PATIENCE) == {"content": "at last"}
+
+
 async def test_a_job_whose_executor_is_killed_runs_again_at_no_cost(
     client: AsyncClient, start_node: StartNode, tmp_path: Path
 ) -> None:

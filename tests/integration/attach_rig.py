@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from jobmesh.v1 import orchestrator_service_pb2 as orchestrator
 from jobmesh.v1 import worker_service_pb2 as pb
 
@@ -33,6 +34,12 @@ class Executor:
             job_id=attempt.job_id, dispatch_no=attempt.dispatch_no, **what
         )
         await self.say(report=said)
+
+    async def extend(self, attempt: pb.AttachAttempt, seconds: float) -> None:
+        duration = Duration()
+        duration.FromNanoseconds(int(seconds * 1e9))
+        about = {"job_id": attempt.job_id, "dispatch_no": attempt.dispatch_no}
+        await self.say(extend=pb.AttachExtend(**about, duration=duration))
 
     async def hear(self, kind: str) -> Any:
         """The next message of the kind; others before it are remembered."""

@@ -164,6 +164,27 @@ async def test_an_attempt_that_runs_too_long_is_stopped_and_failed(rig: Rig) -> 
         assert (report.failed.timed_out, report.failed.failure.type) == (True, "RunTimeout")
 
 
+async def test_an_executor_extends_its_time_and_no_other(rig: Rig) -> None:
+    async with attach(rig, "draw", credit=2) as executor:
+        longer, attempt = await handed(rig, executor, timeout=0.5)
+        await executor.extend(attempt, 60)
+        # The same bound, begun later: when it is over, so would that of the first have been.
+        shorter, _ = await handed(rig, executor, timeout=0.5)
+        assert (await executor.hear("cancel")).job_id == str(shorter)
+        await executor.report(attempt, succeeded=orchestrator.AttemptSucceeded())
+        assert await executor.verdict() == COMMITTED
+        await rig.orchestrator.reported(longer, "succeeded")
+
+
+async def test_an_extension_counts_from_now_and_may_be_shorter(rig: Rig) -> None:
+    async with attach(rig, "draw") as executor:
+        job, attempt = await handed(rig, executor, timeout=600)
+        await executor.extend(attempt, 0.1)
+        await executor.hear("cancel")
+        report = await rig.orchestrator.reported(job, "failed")
+        assert report.failed.failure.type == "RunTimeout"
+
+
 async def test_a_drain_lets_executors_finish_and_then_ends_their_streams(rig: Rig) -> None:
     async with attach(rig, "draw") as executor:
         job, attempt = await handed(rig, executor)

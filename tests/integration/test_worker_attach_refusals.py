@@ -40,6 +40,8 @@ async def test_one_executor_cannot_touch_what_another_has(rig: Rig) -> None:
         newer = pb.AttachAttempt(job_id=attempt.job_id, dispatch_no=2)
         await mine.report(newer, failed=FAILED)
         assert await mine.verdict() == STALE
+        await other.extend(attempt, 0.001)
+        assert await other.verdict() == STALE
         logs = pb.AttachLog(job_id=attempt.job_id, dispatch_no=1, lines=[LogLine(text="forged")])
         await other.say(logs=logs)
         await mine.report(attempt, succeeded=orchestrator.AttemptSucceeded())
@@ -52,9 +54,21 @@ def report(**fields: Any) -> dict[str, Any]:
     return {"report": orchestrator.AttemptReport(**known | fields)}
 
 
+def extension(**fields: Any) -> dict[str, Any]:
+    return {"extend": pb.AttachExtend(**{"job_id": b"0" * 16, "dispatch_no": 1} | fields)}
+
+
 ENDED = orchestrator.AttemptSucceeded()
 YEARS = Duration(seconds=10**9)
 NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
+    "an extension of nothing": (extension(), "extend.duration"),
+    "no extension at all": (extension(duration=Duration()), "extend.duration"),
+    "an extension backwards": (extension(duration=Duration(seconds=-1)), "extend.duration"),
+    "an extension for years": (extension(duration=YEARS), "extend.duration"),
+    "an extension of half a job": (
+        extension(job_id=b"0" * 8, duration=Duration(seconds=1)),
+        "extend.job_id",
+    ),
     "a second hello": ({"hello": pb.AttachHello(types=["x"])}, "hello"),
     "nothing": ({}, "message"),
     "credit below zero": ({"credit": pb.AttachCredit(credit=-1)}, "credit.credit"),

@@ -377,6 +377,7 @@ class AttachRequest(_message.Message):
     CREDIT_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     LOGS_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___AttachHello:
         """First: who it is."""
@@ -393,6 +394,10 @@ class AttachRequest(_message.Message):
     def logs(self) -> Global___AttachLog:
         """Log lines of one attempt."""
 
+    @_builtins.property
+    def extend(self) -> Global___AttachExtend:
+        """More time for one attempt."""
+
     def __init__(
         self,
         *,
@@ -400,12 +405,13 @@ class AttachRequest(_message.Message):
         credit: Global___AttachCredit | None = ...,
         report: _orchestrator_service_pb2.AttemptReport | None = ...,
         logs: Global___AttachLog | None = ...,
+        extend: Global___AttachExtend | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "hello", b"hello", "logs", b"logs", "message", b"message", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "extend", b"extend", "hello", b"hello", "logs", b"logs", "message", b"message", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "hello", b"hello", "logs", b"logs", "message", b"message", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "extend", b"extend", "hello", b"hello", "logs", b"logs", "message", b"message", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "credit", "report", "logs"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "credit", "report", "logs", "extend"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -470,6 +476,42 @@ class AttachLog(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AttachLog: _TypeAlias = AttachLog  # noqa: Y015
+
+@_typing.final
+class AttachExtend(_message.Message):
+    """AttachExtend moves the end of one attempt's run timeout. It is not answered, unless the executor does not have the
+    attempt (STALE).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    DISPATCH_NO_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.bytes
+    """The job: 16 bytes."""
+    dispatch_no: _builtins.int
+    """The fence of the attempt."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it may run from now, whatever its run timeout was; at most 30 days. The job's total timeout still holds. An
+        attempt without a run timeout has nothing to extend.
+        """
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.bytes = ...,
+        dispatch_no: _builtins.int = ...,
+        duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_no", b"dispatch_no", "duration", b"duration", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachExtend: _TypeAlias = AttachExtend  # noqa: Y015
 
 @_typing.final
 class AttachCredit(_message.Message):

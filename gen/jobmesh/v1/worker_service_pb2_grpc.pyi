@@ -47,7 +47,7 @@ class WorkerServiceStub:
     """Attaches an executor: a program in any language that runs attempts which this worker hands to it. The worker
     grabs, locks, keeps the lease, watches over timeouts and reports; the executor only runs. It says hello, gives
     credit, is handed attempts and reports what became of each: `succeeded`, `failed`, `handed_back` or `snoozed` end
-    one, `started` is a sign of life, `progress` and `checkpoint` are what they say. Endings and checkpoints are
+    one, `started` is a sign of life, `progress` and `checkpoint` are what they say; `extend` asks for more time. Endings and checkpoints are
     answered with a verdict, and so is any report of an attempt that it does not have (STALE). When the stream ends,
     what it still had in hand is lost: handed back at no cost, up to the job's budget for losses. Refused with
     ATTACH_REFUSED by a worker that takes no executors or serves one of the types itself.
@@ -74,7 +74,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Attaches an executor: a program in any language that runs attempts which this worker hands to it. The worker
     grabs, locks, keeps the lease, watches over timeouts and reports; the executor only runs. It says hello, gives
     credit, is handed attempts and reports what became of each: `succeeded`, `failed`, `handed_back` or `snoozed` end
-    one, `started` is a sign of life, `progress` and `checkpoint` are what they say. Endings and checkpoints are
+    one, `started` is a sign of life, `progress` and `checkpoint` are what they say; `extend` asks for more time. Endings and checkpoints are
     answered with a verdict, and so is any report of an attempt that it does not have (STALE). When the stream ends,
     what it still had in hand is lost: handed back at no cost, up to the job's budget for losses. Refused with
     ATTACH_REFUSED by a worker that takes no executors or serves one of the types itself.
@@ -128,7 +128,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Attaches an executor: a program in any language that runs attempts which this worker hands to it. The worker
         grabs, locks, keeps the lease, watches over timeouts and reports; the executor only runs. It says hello, gives
         credit, is handed attempts and reports what became of each: `succeeded`, `failed`, `handed_back` or `snoozed` end
-        one, `started` is a sign of life, `progress` and `checkpoint` are what they say. Endings and checkpoints are
+        one, `started` is a sign of life, `progress` and `checkpoint` are what they say; `extend` asks for more time. Endings and checkpoints are
         answered with a verdict, and so is any report of an attempt that it does not have (STALE). When the stream ends,
         what it still had in hand is lost: handed back at no cost, up to the job's budget for losses. Refused with
         ATTACH_REFUSED by a worker that takes no executors or serves one of the types itself.

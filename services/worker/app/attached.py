@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 NO_EXECUTOR = HandedBack("no executor", 0.2)
 STORE_AWAY = HandedBack("input store away", 5.0)
-DEFAULT_URL_SECONDS = 24 * 3600.0
+SHORTEST_URL_SECONDS = 24 * 3600.0
 LONGEST_URL_SECONDS = 7 * 24 * 3600.0
 URL_MARGIN_SECONDS = 300.0
 
@@ -169,7 +169,9 @@ class AttachDesk(Executor):
 
     async def _handed(self, attempt: Attempt) -> Handed:
         limit = attempt.run_timeout or self._settings.run_timeout
-        seconds = min((limit or DEFAULT_URL_SECONDS) + URL_MARGIN_SECONDS, LONGEST_URL_SECONDS)
+        # It may extend its time, and still has to put its output somewhere then.
+        seconds = max(limit or 0.0, SHORTEST_URL_SECONDS) + URL_MARGIN_SECONDS
+        seconds = min(seconds, LONGEST_URL_SECONDS)
         input_url = output_url = ""
         if attempt.object is not None:
             input_url = await self._objects.input_url(attempt.object, seconds)

@@ -146,6 +146,11 @@ class AttachedExecutor:
         if visit is not None:
             visit.observer.alive()
 
+    def extended(self, hold: Hold, seconds: float) -> None:
+        visit = self._visit(hold)
+        if visit is not None:
+            visit.observer.extended(seconds)
+
     def progressed(self, hold: Hold, done: float, total: float, message: str) -> None:
         visit = self._visit(hold)
         if visit is not None:
