@@ -46,8 +46,10 @@ class SchedulerConfig(ShardsConfig, NatsConfig, EtcdConfig, ServiceConfig):
     message_bytes: int = setting(
         900_000, "Largest message to a worker; below the broker's max_payload.", low=1_000
     )
+    # Locking is the first thing a worker does with a dispatch. Together with the round of the sweep
+    # and the call for workers this finds and posts a lost one again within six seconds.
     dispatch_seconds: float = setting(
-        5.0, "A dispatch that nobody locked for so long is lost.", low=0.1, high=3600
+        4.0, "A dispatch that nobody locked for so long is lost.", low=0.1, high=3600
     )
     rescue_seconds: float = setting(
         10.0, "How often the rows are compared with the living workers.", low=0.05

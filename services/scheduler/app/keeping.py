@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.mesh.clock import Clock
 from services.mesh.jobs.type_settings import TypeSettings
@@ -31,6 +31,10 @@ from services.scheduler.ports import Broker, Workers
 AHEAD = 1.5
 #: A nudge takes no longer from the commit to our ear.
 HEARD_LATE = 0.05
+#: While dispatches may be lost, they are looked for this often.
+SWEEP_SECONDS = 1.0
+#: Looks at a shard are no further apart than this many ticks.
+LONGEST_TICK = 1.2
 #: How long a firing may take: a job may become due while its transaction commits.
 FIRING_SECONDS = 1.0
 
@@ -73,7 +77,8 @@ class Keeping:
         self._clock, self._types = around.clock, around.types
         shards, board, broker = around.shards, around.board, around.broker
         measures, clock = around.measures, around.clock
-        self.grabber = SlotGrabber(shard, shards, board, around.tasks, clock, measures, rules.slot)
+        looks = _with_notice(rules)
+        self.grabber = SlotGrabber(shard, shards, board, around.tasks, clock, measures, looks)
         self.grabber.on_seen = self._seen
         self.firer = ScheduleFirer(
             shard, shards, board, broker, measures, clock, AHEAD, self._schedules_fired
@@ -106,7 +111,7 @@ class Keeping:
     def _repair_duties(self, rules: KeepingRules) -> list[Duty]:
         return [
             Duty(self.rescuer.rescue_lost),
-            Duty(self.sweeper.run_once, wanted=lambda: self._wants(_overdue)),
+            Duty(self.sweeper.run_once, SWEEP_SECONDS, lambda: self._wants(_overdue)),
             Duty(self.rescuer.run_once, rules.rescue, lambda: self._wants(_in_flight)),
             Duty(self.expirer.run_once, wanted=lambda: self._wants(_expired)),
         ]
@@ -207,6 +212,14 @@ class Keeping:
 
     def _possible(self) -> bool:
         return self._kept(self.shard) and self._gate.open
+
+
+def _with_notice(rules: KeepingRules) -> SlotRules:
+    """A look tells of dispatches that may be overdue before the next one: by then it is known that
+    there is something to sweep, and a lost dispatch does not wait for a tick as well.
+    """
+    notice = rules.slot.dispatch - LONGEST_TICK * rules.tick
+    return replace(rules.slot, dispatch=max(0.0, notice))
 
 
 def _overdue(seen: Pulse) -> bool:

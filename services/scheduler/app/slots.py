@@ -36,7 +36,7 @@ class SlotRules:
     """How slots are read. Times in seconds."""
 
     width: float = 4.0
-    dispatch: float = 5.0
+    dispatch: float = 4.0
     """A dispatch that nobody locked for so long is lost."""
     lead: float = 0.0
     """How long before its time a timer goes off."""
