@@ -43,6 +43,16 @@ division saves work and guards nothing: while views differ a shard may have two 
 **What only one of them knows** is told to the others: a scheduler that finds due work by itself and
 has no credit for it publishes a nudge, once per finding. What came by nudge is never passed on.
 
+**Room that is out of reach.** A grab is parked with one scheduler; killed, frozen or cut off, that
+one takes the workers' room with it, and nobody can see that. What everybody can see is work that
+stays due. So whoever has word of work and no credit looks at the shard half a second later, and if
+the work is still there, calls the workers of the type: those whose grab has been out for long send
+a new one, straight to the caller (`app.calling`). Who keeps the shard does not matter, so a dead
+keeper's shards are served as well; only its timers wait for its lease. Considered and left:
+pinging whoever has the grab costs every idle worker messages for ever; grabbing from two schedulers
+promises the same room twice; a shorter patience repeats every idle grab. A call costs nothing while
+there is no work, and little while all workers are busy.
+
 **Time.** The shard's clock decides what is due. Jobs for later are claimed and sent a moment ahead
 of their time to workers that wait for it: the batch says what the shard's clock shows, by an
 estimate that is never ahead of it (`domain.times`), so the worker never starts early (ADR 0008).
@@ -50,7 +60,8 @@ Slots overlap and are half open. Whatever slips through (a lost nudge, a clock s
 at the next look.
 
 **What is lost is found.** DISPATCHED for too long without a lock in etcd: the dispatch got lost,
-and is swept. Its worker's key in etcd is gone: the job is rescued, by watch at once and by
+and is swept; while any is near that age the sweep goes round every second. No attempt ran, so age
+may decide here. Its worker's key in etcd is gone: the job is rescued, by watch at once and by
 comparison every few seconds. Both only under the row's fence, so whoever comes too late changes
 nothing.
 
@@ -66,5 +77,5 @@ sweeps and rescues wait, since without locks and leases nobody can tell lost fro
 of shards stays as it was. Not ready in either case, but alive.
 
 Nothing here is kept on disk: a scheduler that dies loses parked grabs and timers. Its workers grab
-anew, its shards' keepers read the slots again.
+anew when called, its shards' keepers read the slots again.
 """

@@ -69,7 +69,8 @@ async def build(config: SchedulerConfig, process: Process) -> None:
     process.add(Compactor(etcd, enabled=scheduler.membership.keeps_mesh))
     parking, board = scheduler.parking, scheduler.board
     ended = scheduler.parents_ended
-    process.add(Intake(bus, subjects, parking.grabbed, board.heard, ended, parking.close))
+    member = identity.scheduler_id
+    process.add(Intake(bus, subjects, member, parking.grabbed, board.heard, ended, parking.close))
     server = Server.from_config(process, config)
     server.add(add_SchedulerServiceServicer_to_server, SchedulerServicer(scheduler.console))
     process.add(server)

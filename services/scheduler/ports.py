@@ -111,6 +111,10 @@ class Broker(Protocol):
         """Tell all schedulers that a shard has due work; or will have soon, from `first` on."""
         ...
 
+    async def call(self, type_: str) -> None:
+        """Ask all workers of the type whose grab is out for long to grab here. May be lost."""
+        ...
+
     async def hint(self, shard: str, events: Sequence[JobEvent]) -> None:
         """Tell whoever watches what was committed. May be lost."""
         ...

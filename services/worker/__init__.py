@@ -22,8 +22,9 @@ Credit
     crumbs; a worker asks when a quarter of its capacity is free, or after two milliseconds.
     Schedulers park a grab for long, so one that is lost must be noticed otherwise: when the
     broker's connection was renewed, or a scheduler's key vanished from etcd, all grabs are sent
-    again. An answer to a grab that was given up is no harm: it runs if there is room, else it is
-    handed back.
+    again; and when a scheduler calls for room while a grab has been out for half a second, that
+    scheduler gets a new one, and those after it for a few seconds. An answer to a grab that was
+    given up is no harm: it runs if there is room, else it is handed back.
 
 At most one start per dispatch
     Messages repeat. What is in hand, and the fences of the last 65,536 attempts, are remembered;

@@ -97,8 +97,14 @@ class Executor(Protocol):
 class WorkSource(Protocol):
     """The schedulers, as one worker identity sees them."""
 
-    async def grab(self, type_: str, credit: int, grab_no: int) -> None:
-        """Ask for work; raises DependencyUnavailable if that cannot be sent."""
+    async def listen_for_calls(self, type_: str) -> None:
+        """Hear from now on when a scheduler is short of room for the type."""
+        ...
+
+    async def grab(self, type_: str, credit: int, grab_no: int, at: str = "") -> None:
+        """Ask any scheduler for work, or the one that called from `at`; raises
+        DependencyUnavailable if that cannot be sent.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -111,6 +117,10 @@ class Inbox(Protocol):
 
     def refused(self, type_: str, grab_no: int) -> None:
         """Nobody heard the grab."""
+        ...
+
+    def called(self, type_: str, at: str) -> None:
+        """A scheduler has work of the type that nobody with room takes."""
         ...
 
     def cancelled(self, key: bytes, fence: int) -> None: ...

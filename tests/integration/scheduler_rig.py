@@ -198,6 +198,7 @@ class RigWorker:
         self.received: list[Received] = []
         self.batches: list[bus_pb2.DispatchBatch] = []
         self.no_responders = 0
+        self.calls = 0
         #: Whether it says that it waits for due times.
         self.waits = False
         self.regrab: dict[str, int] = {}
@@ -216,7 +217,16 @@ class RigWorker:
         self.regrab.clear()
         await self.lease.close()
 
-    async def grab(self, type_: str, credit: int, *, again: bool = False) -> int:
+    async def answer_calls(self, type_: str, credit: int) -> None:
+        """Send a grab to each scheduler that calls for the type."""
+
+        async def called(message: Message) -> None:
+            self.calls += 1
+            await self.grab(type_, credit, at=message.reply)
+
+        await self._rig.bus.subscribe(self._rig.subjects.call(type_), called)
+
+    async def grab(self, type_: str, credit: int, *, again: bool = False, at: str = "") -> int:
         """Ask for work; with `again`, do so anew after each answer."""
         if again:
             self.regrab[type_] = credit
@@ -224,7 +234,7 @@ class RigWorker:
         message = bus_pb2.Grab(
             worker_id=self.worker_id, type=type_, credit=credit, grab_no=number, waits=self.waits
         )
-        subject = self._rig.subjects.grab(type_)
+        subject = at or self._rig.subjects.grab(type_)
         reply = self._inbox.address(type_)
         await self._rig.bus.publish(subject, message.SerializeToString(), reply=reply)
         return number

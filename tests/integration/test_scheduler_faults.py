@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -74,6 +75,20 @@ async def test_a_lost_dispatch_is_swept_and_sent_again_with_a_higher_fence(rig: 
             Cause.SWEPT,
             Cause.CLAIMED,
         ]
+
+
+async def test_a_dispatch_that_was_lost_with_all_room_is_posted_again_within_six_seconds(
+    rig: Rig,
+) -> None:
+    async with rig.scheduler(), rig.worker() as worker:
+        await worker.answer_calls("t", 1)
+        await worker.grab("t", 1)
+        (job_id,) = await rig.put("s0", "t")
+        # It does not come, as far as this worker knows: its grab is out, and it asks no more.
+        await until(lambda: len(worker.received) == 2, 7)
+        first, again = worker.received
+        assert (first.job_id, again.job_id) == (job_id, job_id)
+        assert again.when - first.when < 6
 
 
 async def test_a_locked_dispatch_is_not_swept_however_long_it_waits(rig: Rig) -> None:
@@ -305,6 +320,45 @@ async def test_the_shards_of_a_killed_scheduler_are_served_by_the_other(rig: Rig
         assert time.monotonic() - killed < 9
         counts = Counter(worker.ids())
         assert set(counts.values()) == {1}
+
+
+async def test_a_grab_that_is_parked_with_a_frozen_scheduler_is_called_for_by_another(
+    rig: Rig,
+) -> None:
+    async with rig.worker() as worker, rig.scheduler_process() as frozen:
+        await rig.wait_members(1)
+        await worker.answer_calls("t", 5)
+        await worker.grab("t", 5)
+        # Answered means that the grab before it was parked there, and so is this one.
+        (first,) = await rig.put("s0", "t")
+        await until(lambda: worker.ids() == [first])
+        await worker.grab("t", 5)
+        async with rig.scheduler(dispatch_seconds=60.0):
+            frozen.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            (job_id,) = await rig.put("s1", "t")
+            await until(lambda: job_id in worker.ids(), 4)
+            assert time.monotonic() - began < 3
+            assert worker.calls >= 1
+
+
+async def test_nobody_is_called_for_work_that_is_served(rig: Rig) -> None:
+    async with rig.scheduler() as one, rig.worker() as worker:
+        await worker.answer_calls("t", 5)
+        await worker.grab("t", 5, again=True)
+        async with rig.scheduler() as two:
+            looks = {"loop": "caller", "outcome": "ok"}
+
+            def looked() -> float:
+                name = "jobmesh_loop_pass_seconds_count"
+                return sum(process.metrics.value(name, looks) or 0 for process in (one, two))
+
+            for count in range(1, 5):
+                before = looked()
+                await rig.put("s0", "t")
+                await until(lambda: len(worker.received) == count)  # noqa: B023
+                await until(lambda: looked() > before)  # noqa: B023
+            assert worker.calls == 0
 
 
 async def keep_grabbing(worker: object) -> None:

@@ -181,6 +181,20 @@ async def test_grabs_lost_with_the_broker_are_sent_again(
         await rig.orchestrator.reported(job, "succeeded")
 
 
+async def test_a_worker_whose_grab_stays_unanswered_asks_the_scheduler_that_calls(rig: Rig) -> None:
+    await rig.scheduler.waiting("shout")
+
+    async def asked_again() -> bool:
+        await rig.scheduler.call("shout")
+        return rig.scheduler.called_for > 0
+
+    # Not at once: whoever has the grab may be about to answer it.
+    await eventually(asked_again, 3)
+    job = new_job()
+    await rig.scheduler.dispatch("shout", dispatch(job, "a"))
+    await rig.orchestrator.reported(job, "succeeded")
+
+
 async def test_a_grab_lost_with_its_scheduler_is_sent_again(rig: Rig) -> None:
     lease = await LeaseSession.grant(rig.etcd, ttl_seconds=5)
     await rig.registry.put(rig.keys.scheduler("one"), b"", lease)

@@ -141,14 +141,25 @@ class Scheduler:
         self._bus, self._subjects = bus, subjects
         self.grabs: list[Parked] = []
         self.parked: dict[str, Parked] = {}
+        self.called_for = 0
 
     async def start(self) -> None:
         await self._bus.subscribe(self._subjects.all_grabs, self._grabbed, queue=SCHEDULERS)
+        await self._bus.subscribe(self._subjects.grab_at("test"), self._called_for)
 
     def _grabbed(self, message: Message) -> None:
         grab = bus_pb2.Grab.FromString(message.payload)
         self.grabs.append(Parked(grab, message.reply))
         self.parked[grab.type] = self.grabs[-1]
+
+    def _called_for(self, message: Message) -> None:
+        self.called_for += 1
+        self._grabbed(message)
+
+    async def call(self, type_: str) -> None:
+        """Call for grabs; they are parked like all others."""
+        here = self._subjects.grab_at("test")
+        await self._bus.publish(self._subjects.call(type_), b"", reply=here)
 
     async def waiting(self, type_: str, credit: int = 1) -> Parked:
         """Wait until a grab of the type is parked, with that much credit."""

@@ -161,7 +161,8 @@ class SchedulerProcess(Process):
             await component.start()
         parking, board = scheduler.parking, scheduler.board
         ended = scheduler.parents_ended
-        intake = Intake(self.bus, SUBJECTS, parking.grabbed, board.heard, ended, parking.close)
+        told = (parking.grabbed, board.heard, ended, parking.close)
+        intake = Intake(self.bus, SUBJECTS, name, *told)
         await intake.start()
 
 

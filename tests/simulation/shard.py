@@ -198,9 +198,14 @@ class ModelShard:
             for row in self._waiting()
             if row.new.expire_time and not row.attempt
         ]
+        since: dict[str, datetime] = {}
+        for row in self._waiting():
+            if row.due_time <= now:
+                since[row.new.type] = min(row.due_time, since.get(row.new.type, now))
         return Pulse(
             slot=Slot(now, begin, begin + width, found[:limit]),
-            due_types=sorted({row.new.type for row in self._waiting() if row.due_time <= now}),
+            due_types=sorted(since),
+            due_since=[since[type_] for type_ in sorted(since)],
             next_schedule=None,
             next_expiry=min(expiries, default=None),
             in_flight=bool(self._held()),

@@ -40,6 +40,14 @@ class Subjects:
     def all_grabs(self) -> str:
         return f"{self.prefix}.grab.>"
 
+    def grab_at(self, scheduler_id: str) -> str:
+        """A worker answers the call of this scheduler with a grab."""
+        return f"{self.prefix}.grab_at.{_checked(scheduler_id)}"
+
+    def call(self, type_: str) -> str:
+        """A scheduler is short of room for due work: to all workers of the type."""
+        return f"{self.prefix}.call.{_checked(type_)}"
+
     def hint(self, shard: str) -> str:
         """Transitions that a shard committed."""
         return f"{self.prefix}.hint.{_checked(shard)}"

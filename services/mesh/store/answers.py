@@ -251,11 +251,13 @@ class Pulse:
     in_flight: bool
     """Jobs are in the hands of workers."""
     overdue: bool
-    """Some of them since long."""
+    """Some of them since as long as was asked about."""
     next_release: datetime | None = None
     """When the end of a job that others wait for wants to be told next."""
     next_check: datetime | None = None
     """When the parents of a BLOCKED job want to be looked at next."""
+    due_since: list[datetime] = field(default_factory=list)
+    """The due time of the oldest due job of each of the `due_types`."""
 
 
 @record

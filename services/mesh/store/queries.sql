@@ -478,7 +478,7 @@ SELECT l.type, sum(l.due)::bigint,
 
 -- name: pulse
 -- All that a keeper wants to know regularly, in one statement: the due times of the coming slot, equal
--- ones counted together; the types that have due jobs; when a schedule, an expiry, a release or a look at
+-- ones counted together; the types that have due jobs, and since when; when a schedule, an expiry, a release or a look at
 -- parents is next; whether anything is in flight, and whether for too long.
 {lanes}, clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
 SELECT c.now, s.types, s.due_times, s.jobs,
@@ -493,7 +493,8 @@ SELECT c.now, s.types, s.due_times, s.jobs,
        EXISTS (SELECT FROM in_flight),
        EXISTS (SELECT FROM in_flight f WHERE f.dispatch_time < c.now - %(dispatch)s::interval),
        (SELECT p.look_time FROM ended_parents p ORDER BY p.look_time LIMIT 1),
-       (SELECT b.check_time FROM blocked b ORDER BY b.check_time LIMIT 1)
+       (SELECT b.check_time FROM blocked b ORDER BY b.check_time LIMIT 1),
+       array(SELECT min(l.due_time) FROM lanes l WHERE l.due_time <= c.now GROUP BY l.type ORDER BY l.type)
   FROM clock c CROSS JOIN LATERAL (
       SELECT array_agg(q.type) AS types, array_agg(q.due_time) AS due_times, array_agg(q.jobs) AS jobs
         FROM (

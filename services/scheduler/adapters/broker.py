@@ -1,4 +1,4 @@
-"""The broker as schedulers use it: grabs and nudges in; dispatches, nudges and hints out."""
+"""The broker as schedulers use it: grabs, nudges in; dispatches, nudges, calls and hints out."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ class BusBroker:
         nudge = nudge_to_bytes(shard, types, first)
         await self._bus.publish(self._subjects.due(types[0]), nudge)
 
+    async def call(self, type_: str) -> None:
+        here = self._subjects.grab_at(self._scheduler_id)
+        await self._bus.publish(self._subjects.call(type_), b"", reply=here)
+
     async def hint(self, shard: str, events: Sequence[JobEvent]) -> None:
         await self._bus.publish(self._subjects.hint(shard), hint(shard, events))
         if any(event.awaited for event in events):
@@ -68,7 +72,8 @@ class BusBroker:
 
 
 class Intake:
-    """What comes in: nudges and word of ends to every scheduler, grabs to one of them.
+    """What comes in: nudges and word of ends to every scheduler, grabs to one of them, or to the
+    one whose call they answer.
 
     A component. On drain it ceases to take grabs, then has those that wait sent elsewhere.
     """
@@ -77,31 +82,35 @@ class Intake:
         self,
         bus: Bus,
         subjects: Subjects,
+        scheduler_id: str,
         grabbed: Callable[[Grab], None],
         heard: Callable[[Word], None],
         ended: Callable[[str], None],
         closing: Callable[[], Awaitable[None]],
     ) -> None:
         self.name = "intake"
-        self._bus, self._subjects = bus, subjects
+        self._bus, self._subjects, self._scheduler_id = bus, subjects, scheduler_id
         self._grabbed, self._heard, self._closing = grabbed, heard, closing
         self._ended = ended
-        self._grabs: Subscription | None = None
+        self._grabs: list[Subscription] = []
         self._nudges: Subscription | None = None
         self._ends: Subscription | None = None
 
     async def start(self) -> None:
         self._nudges = await self._bus.subscribe(self._subjects.all_due, self._on_nudge)
         self._ends = await self._bus.subscribe(self._subjects.all_ended, self._on_end)
-        self._grabs = await self._bus.subscribe(
-            self._subjects.all_grabs, self._on_grab, queue=SCHEDULERS
-        )
+        here = self._subjects.grab_at(self._scheduler_id)
+        self._grabs = [
+            await self._bus.subscribe(here, self._on_grab),
+            await self._bus.subscribe(self._subjects.all_grabs, self._on_grab, queue=SCHEDULERS),
+        ]
 
     async def stop_taking(self) -> None:
         """The broker gives grabs to other schedulers from now on, and so do we."""
-        grabs, self._grabs = self._grabs, None
-        if grabs is not None:
-            await grabs.unsubscribe()
+        grabs, self._grabs = self._grabs, []
+        for subscription in grabs:
+            await subscription.unsubscribe()
+        if grabs:
             await self._closing()
 
     async def stop(self) -> None:

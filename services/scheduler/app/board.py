@@ -28,6 +28,8 @@ class DueBoard:
         self._shards: frozenset[str] = frozenset()
         self._paused: set[str] = set()
         self.wake: Callable[[], None] = lambda: None
+        #: Told that there is word of work, and no credit for it.
+        self.on_unserved: Callable[[], None] = lambda: None
         #: Told of work that was heard to be due in a moment.
         self.on_soon: Callable[[Word], None] = lambda word: None
 
@@ -46,8 +48,11 @@ class DueBoard:
             return
         for type_ in word.types:
             self.flags.raise_(type_, word.shard, told=True)
-        if any(self.has_credit(type_) for type_ in word.types):
+        credit = [self.has_credit(type_) for type_ in word.types]
+        if any(credit):
             self.wake()
+        if not all(credit):
+            self.on_unserved()
 
     def found(self, shard: str, types: Iterable[str]) -> None:
         """We saw due work ourselves."""

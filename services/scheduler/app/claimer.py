@@ -153,6 +153,8 @@ class Claimer(Loop):
             for type_ in self._board.flags.types():
                 if self._board.has_credit(type_):
                     begun += self._begin(type_)
+                else:
+                    self._board.on_unserved()
         return {"begun": begun, "told": await self._board.tell(self._under_way)}
 
     async def finish(self, timeout: float) -> None:

@@ -38,6 +38,9 @@ class Measures:
         )
         self._fired = metrics.counter("schedules_fired", "Jobs made by schedules.", by_shard)
         self._missed = metrics.counter("schedules_missed", "Nominal times passed over.", by_shard)
+        self._called = metrics.counter(
+            "calls", "Calls for workers, since due work was served by nobody.", ("type",)
+        )
         self._parked = metrics.gauge("parked_credit", "Room that waits for work.", ("type",))
         self._lag = metrics.gauge("slot_lag_seconds", "How far slot grabbing is behind.", by_shard)
         self._open = metrics.gauge("shard_open", "Whether the shard is served.", by_shard)
@@ -58,6 +61,9 @@ class Measures:
 
     def returned(self, shard: str, duty: str, count: int) -> None:
         self._returned.labels(shard, duty).inc(count)
+
+    def called(self, type_: str) -> None:
+        self._called.labels(type_).inc()
 
     def expired(self, shard: str, count: int) -> None:
         self._expired.labels(shard).inc(count)

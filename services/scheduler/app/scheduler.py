@@ -14,6 +14,7 @@ from services.mesh.runtime import Component, Readiness, Tasks
 from services.mesh.telemetry.metrics import Metrics
 from services.mesh.telemetry.tracing import Tracing
 from services.scheduler.app.board import DueBoard
+from services.scheduler.app.calling import Caller
 from services.scheduler.app.claimer import Claimer, ClaimRules, Short
 from services.scheduler.app.console import Console
 from services.scheduler.app.follow import Follower
@@ -87,6 +88,7 @@ class Scheduler:
         self.board.serve(outside.stores)
         self.limits = Limits(identity.scheduler_id, outside.types, outside.places, life.clock)
         self.claimer = self._make_claimer(rules, outside, life)
+        self.caller = Caller(self.board, self.shards, outside.broker, life.clock, self._measures)
         self.parking = Parking(
             self.board, outside.broker, life.clock, self._measures, self.claimer.nudge
         )
@@ -141,6 +143,7 @@ class Scheduler:
         yield self._pauses
         yield self.membership
         yield self.claimer
+        yield self.caller
         yield self.parking
         for keeping in self.keepings.values():
             yield from keeping.components()
@@ -149,6 +152,7 @@ class Scheduler:
 
     def _connect(self, readiness: Readiness) -> None:
         self.board.wake = self.claimer.nudge
+        self.board.on_unserved = self.caller.unserved
         self.board.on_soon = lambda word: self.keepings[word.shard].heard(word)
         self.limits.wake = self.claimer.nudge
         self.limits.members = lambda: self.membership.members

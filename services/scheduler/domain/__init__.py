@@ -3,6 +3,7 @@
 credit   CreditBook: which workers have room, and whose turn it is
 flags    DueFlags: which (type, shard) may have due work
 pace     Pace: whether to claim now or to let a batch form
+calls    CallPlan: when workers are asked for room
 shares   Share: which claims leave a backlog aside
 gate     Gate: whether a shard may be asked at all
 times    ShardClock: what the shard's clock shows, seen from here

@@ -1,4 +1,4 @@
-"""The broker as a worker uses it: grabs go out; dispatches and cancel hints come in."""
+"""The broker as a worker uses it: grabs go out; dispatches, calls and cancel hints come in."""
 
 from __future__ import annotations
 
@@ -55,23 +55,28 @@ class BusSource(WorkSource):
     ) -> None:
         self._broker, self._bus, self._subjects = broker, bus, subjects
         self._worker_id, self._inbox, self._address = worker_id, inbox, address
-        self._hints: Subscription | None = None
+        self._heard: list[Subscription] = []
 
     async def listen(self) -> None:
         subject = self._subjects.cancel(self._worker_id)
-        self._hints = await self._bus.subscribe(subject, self._hinted)
+        self._heard.append(await self._bus.subscribe(subject, self._hinted))
 
-    async def grab(self, type_: str, credit: int, grab_no: int) -> None:
+    async def listen_for_calls(self, type_: str) -> None:
+        subject = self._subjects.call(type_)
+        self._heard.append(await self._bus.subscribe(subject, self._called))
+
+    async def grab(self, type_: str, credit: int, grab_no: int, at: str = "") -> None:
         await self._bus.publish(
-            self._subjects.grab(type_),
+            at or self._subjects.grab(type_),
             grab_to_bytes(self._worker_id, type_, credit, grab_no),
             reply=self._address.address(f"{self._worker_id}.{grab_no}.{type_}"),
         )
 
     async def close(self) -> None:
         self._broker.leave(self._worker_id)
-        if self._hints is not None:
-            await self._hints.unsubscribe()
+        heard, self._heard = self._heard, []
+        for subscription in heard:
+            await subscription.unsubscribe()
 
     def answered(self, token: str, message: Message) -> None:
         number, _, type_ = token.partition(".")
@@ -82,6 +87,10 @@ class BusSource(WorkSource):
                 self._inbox.received(batch_from_bytes(message.payload))
         except ValueError as error:
             _malformed(message, error)
+
+    def _called(self, message: Message) -> None:
+        if message.reply:
+            self._inbox.called(self._subjects.tail(message.subject), message.reply)
 
     def _hinted(self, message: Message) -> None:
         try:

@@ -13,6 +13,10 @@ from services.worker.ports import WorkSource
 
 log = logging.getLogger(__name__)
 
+#: How long grabs go to a scheduler that has called. One that froze keeps its place in the queue
+#: group until the broker gives it up, and would be sent every other grab until then.
+STAY_SECONDS = 5.0
+
 
 class Grabber:
     """Keeps one grab outstanding whenever there is room. The plan decides; this acts and waits.
@@ -35,6 +39,8 @@ class Grabber:
         self._room = room
         self._clock = clock
         self._wake = asyncio.Event()
+        #: Where grabs go while the call of a scheduler is fresh.
+        self._at, self._at_until = "", 0.0
 
     def wake(self) -> None:
         """There may be room now. Cheap: while an answer is awaited it changes nothing."""
@@ -46,6 +52,7 @@ class Grabber:
         self._wake.set()
 
     def refused(self, grab_no: int) -> None:
+        self._at = ""
         self._plan.refused(grab_no, self._clock.monotonic())
         self._wake.set()
 
@@ -54,7 +61,15 @@ class Grabber:
         self._plan.give_up()
         self._wake.set()
 
+    def called(self, at: str) -> None:
+        """A scheduler has work that nobody with room takes: so it has not got our grab."""
+        now = self._clock.monotonic()
+        if self._plan.called(now):
+            self._at, self._at_until = at, now + STAY_SECONDS
+            self._wake.set()
+
     async def run(self) -> None:
+        await self._source.listen_for_calls(self.type)
         while True:
             self._wake.clear()
             step = self._plan.next_step(self._room(), self._clock.monotonic())
@@ -64,8 +79,9 @@ class Grabber:
                 await self._rest(step.until)
 
     async def _ask(self, ask: Ask) -> None:
+        at = self._at if self._clock.monotonic() < self._at_until else ""
         try:
-            await self._source.grab(self.type, ask.credit, ask.grab_no)
+            await self._source.grab(self.type, ask.credit, ask.grab_no, at)
         except MeshError as error:
             extra = {"action": "grab_failed", "type": self.type, "error": str(error)}
             log.debug("cannot grab", extra=extra)

@@ -211,6 +211,11 @@ class Tenure(Keeper, Inbox, Listener):
         if grabber is not None:
             grabber.refused(grab_no)
 
+    def called(self, type_: str, at: str) -> None:
+        grabber = self._grabbers.get(type_)
+        if grabber is not None:
+            grabber.called(at)
+
     def cancelled(self, key: bytes, fence: int) -> None:
         attempt = self._book.find(key, fence)
         if attempt is not None:

@@ -35,6 +35,9 @@ class GrabSettings:
 
     patience: float = 6.0
     """How long an answer may take: longer than schedulers park a grab, for one may have died."""
+    calm: float = 0.5
+    """How long a grab is out before a scheduler that calls gets a new one instead. One with a live
+    scheduler would have been answered, if the work that is called for could be had."""
     linger: float = 0.002
     """How long crumbs of room are gathered."""
     share: float = 0.25
@@ -52,7 +55,7 @@ class GrabPlan:
         self._enough = max(1, ceil(capacity * settings.share))
         self._grab_no = 0
         self._outstanding = False
-        self._expires = 0.0
+        self._asked = 0.0
         self._crumbs_since: float | None = None
         self._not_before = 0.0
         self._refusals = 0
@@ -69,8 +72,9 @@ class GrabPlan:
     def next_step(self, room: int, now: float) -> Ask | Wait:
         """What to do with so much room; an Ask counts as sent."""
         if self._outstanding:
-            if now < self._expires:
-                return Wait(self._expires)
+            expires = self._asked + self._settings.patience
+            if now < expires:
+                return Wait(expires)
             self._outstanding = False
         if room <= 0:
             self._crumbs_since = None
@@ -88,7 +92,7 @@ class GrabPlan:
     def _ask(self, room: int, now: float) -> Ask:
         self._grab_no += 1
         self._outstanding = True
-        self._expires = now + self._settings.patience
+        self._asked = now
         self._crumbs_since = None
         return Ask(self._grab_no, room)
 
@@ -106,6 +110,13 @@ class GrabPlan:
             self._outstanding = False
             self._refusals += 1
             self._not_before = now + self._backoff(self._refusals)
+
+    def called(self, now: float) -> bool:
+        """A scheduler calls for room; True if the grab that is out is given up for it."""
+        if not self._outstanding or now < self._asked + self._settings.calm:
+            return False
+        self.give_up()
+        return True
 
     def give_up(self) -> None:
         """Whoever had the grab is gone: ask again now."""

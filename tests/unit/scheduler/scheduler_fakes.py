@@ -162,7 +162,9 @@ class FakeShard:
         begin = start or now
         due = [d for d in self.due_times if begin <= d.due_time < begin + width]
         types = [type_ for type_, rows in self.rows.items() if rows]
-        return Pulse(Slot(now, begin, begin + width, due), types, None, None, False, False)
+        since = [min(row.due_time for row in self.rows[type_]) for type_ in types]
+        slot = Slot(now, begin, begin + width, due)
+        return Pulse(slot, types, None, None, False, False, due_since=since)
 
     async def fire_due_schedules(
         self, limit: int = 100, ahead: timedelta = timedelta(0)
@@ -233,6 +235,7 @@ class FakeBroker:
     sent: list[tuple[Grab, list[Claimed]]] = field(default_factory=list)
     empty: list[tuple[Grab, bool]] = field(default_factory=list)
     nudges: list[tuple[str, list[str]]] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     def _check(self) -> None:
         if self.refuses:
@@ -250,6 +253,10 @@ class FakeBroker:
     async def nudge(self, shard: str, types: Sequence[str], first: datetime | None = None) -> None:
         self._check()
         self.nudges.append((shard, list(types)))
+
+    async def call(self, type_: str) -> None:
+        self._check()
+        self.calls.append(type_)
 
     async def hint(self, shard: str, events: Sequence[JobEvent]) -> None: ...
 

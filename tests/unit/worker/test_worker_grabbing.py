@@ -40,6 +40,22 @@ def test_a_grab_without_an_answer_is_given_up() -> None:
     assert grabs.answered(2)
 
 
+def test_a_call_makes_it_ask_again_if_its_grab_has_been_out_for_a_while() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    assert not grabs.called(0.4), "a scheduler may be about to answer"
+    assert grabs.called(0.5)
+    assert grabs.next_step(100, now=0.5) == Ask(2, 100)
+    assert not grabs.called(0.6), "two schedulers may call at once"
+
+
+def test_a_call_changes_nothing_for_a_worker_without_a_grab() -> None:
+    grabs = plan()
+    assert not grabs.called(1.0)
+    assert grabs.next_step(0, now=1.0) == Wait()
+    assert not grabs.called(2.0)
+
+
 def test_crumbs_of_room_are_gathered_for_a_moment() -> None:
     grabs = plan(100)
     assert grabs.next_step(1, now=1.0) == Wait(1.002)
