@@ -72,6 +72,12 @@ async def after_a_lost_dispatch(rig: Rig, cell: Cell) -> None:
     await rig.arm("worker", "worker.received", "drop@2")
 
 
+async def after_a_lost_hint(rig: Rig, cell: Cell) -> None:
+    """Watches never hear of some transitions, and have to read them."""
+    await under_load(rig, cell)
+    await rig.arm("orchestrator", "orchestrator.hint.begins", "drop@1+")
+
+
 async def after_a_death(rig: Rig, cell: Cell) -> None:
     """A worker dies with jobs in hand."""
     await under_load(rig, cell)
@@ -93,6 +99,8 @@ _STRIKES: Mapping[str, Strike] = {
     "scaler.leads": at_birth,
     "*.drain.*": at_the_end,
     "worker.leaving": at_the_end,
+    "enqueue.watch.read": after_a_lost_hint,
+    "orchestrator.events.read": after_a_lost_hint,
     "scheduler.sweep.*": after_a_lost_dispatch,
     "scheduler.rescue.*": after_a_death,
     "scaler.*": around_a_pool,
