@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from uuid import UUID
 
@@ -14,15 +14,6 @@ from services.mesh.errors import InvalidField, MeshError
 from services.mesh.jobs import ids
 from services.mesh.jobs.health import Health
 from services.mesh.jobs.model import Position
-from services.mesh.jobs.reports import (
-    Checkpointed,
-    Failed,
-    HandedBack,
-    Progressed,
-    Report,
-    Started,
-    Succeeded,
-)
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import BucketMap, ShardState
 from services.mesh.rpc.items import to_item_error
@@ -35,22 +26,15 @@ from services.mesh.store.answers import (
 )
 from services.mesh.wire.events import event_to_proto
 from services.mesh.wire.jobs import fill_job, job_to_proto, new_job_from_proto
-from services.mesh.wire.payloads import payload_from_proto
-from services.mesh.wire.progress import progress_from_proto
-from services.mesh.wire.retries import failure_from_proto
 from services.mesh.wire.ties import ties_from_proto
-from services.mesh.wire.values import duration, micros_of, optional_timedelta, storable, timestamp
+from services.mesh.wire.values import duration, micros_of, timestamp
 from services.orchestrator.app.lookup import Found
 from services.orchestrator.app.parents import Wish
-from services.orchestrator.app.reports import Verdict
 from services.orchestrator.app.shards import ShardView
 from services.orchestrator.app.stats import Load, TypeLoad
 from services.orchestrator.app.submission import Draft, Outcome, Stored
 
 FULL = job_pb2.JOB_VIEW_FULL
-#: The contract's bound on checkpoints.
-MAX_CHECKPOINT_BYTES = 64 * 1024
-LONGEST_SNOOZE_SECONDS = 30 * 24 * 3600
 
 _HEALTH = {
     Health.HEALTHY: topology_pb2.SHARD_HEALTH_HEALTHY,
@@ -60,12 +44,6 @@ _HEALTH = {
 _STATES = {
     ShardState.ACTIVE: topology_pb2.SHARD_STATE_ACTIVE,
     ShardState.DRAINING: topology_pb2.SHARD_STATE_DRAINING,
-}
-_VERDICTS = {
-    Verdict.COMMITTED: pb.VERDICT_COMMITTED,
-    Verdict.STALE: pb.VERDICT_STALE,
-    Verdict.RETRY: pb.VERDICT_RETRY,
-    Verdict.INVALID: pb.VERDICT_INVALID,
 }
 
 
@@ -170,55 +148,6 @@ def cancel_result_to_proto(
     )
 
 
-def report_from_proto(message: pb.AttemptReport, worker_id: str) -> Report | None:
-    """None for a report that says nothing, or nothing this version stores."""
-    try:
-        job_id = ids.from_bytes(message.job_id)
-    except ValueError:
-        return None
-    fence, kind = message.dispatch_no, message.WhichOneof("report")
-    match kind:
-        case "started":
-            return Started(job_id, fence, worker_id)
-        case "succeeded":
-            output = payload_from_proto(message.succeeded.output)
-            return Succeeded(job_id, fence, worker_id, output, _elapsed(message))
-        case "failed":
-            return Failed(
-                job_id,
-                fence,
-                worker_id,
-                failure_from_proto(
-                    message.failed.failure,
-                    timed_out=message.failed.timed_out,
-                    infrastructure=message.failed.infrastructure,
-                ),
-                _elapsed(message),
-                optional_timedelta(message.failed, "retry_after"),
-            )
-        case "handed_back":
-            given = message.handed_back
-            delay = optional_timedelta(given, "delay")
-            return HandedBack(job_id, fence, worker_id, storable(given.reason), delay)
-        case "snoozed":
-            seconds = min(max(0, message.snoozed.delay.seconds), LONGEST_SNOOZE_SECONDS)
-            delay = timedelta(seconds=seconds, microseconds=message.snoozed.delay.nanos // 1000)
-            return HandedBack(job_id, fence, worker_id, "", delay, True, _elapsed(message))
-        case "progress":
-            progress = progress_from_proto(message.progress)
-            return Progressed(job_id, fence, worker_id, progress) if progress else None
-        case "checkpoint":
-            state = payload_from_proto(message.checkpoint.data)
-            fits = state.ref is None and state.size <= MAX_CHECKPOINT_BYTES
-            return Checkpointed(job_id, fence, worker_id, state) if fits else None
-        case _:
-            return None
-
-
-def _elapsed(message: pb.AttemptReport) -> timedelta | None:
-    return timedelta(microseconds=message.elapsed_us) if message.elapsed_us > 0 else None
-
-
 def position_from(request: pb.ListShardEventsRequest) -> Position | None:
     after = request.after
     return Position(after.xid, after.number) if request.HasField("after") else None
@@ -239,18 +168,6 @@ def event_page_to_proto(page: EventPage) -> pb.ListShardEventsResponse:
         more=page.more,
         truncated=page.truncated,
         next_xid=page.next_xid,
-    )
-
-
-def verdict_to_proto(report: Report, verdict: Verdict) -> pb.ReportVerdict:
-    return pb.ReportVerdict(
-        job_id=report.job_id.bytes, dispatch_no=report.fence, verdict=_VERDICTS[verdict]
-    )
-
-
-def invalid_verdict(message: pb.AttemptReport) -> pb.ReportVerdict:
-    return pb.ReportVerdict(
-        job_id=message.job_id, dispatch_no=message.dispatch_no, verdict=pb.VERDICT_INVALID
     )
 
 

@@ -20,7 +20,7 @@ from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
 from services.mesh.wire.events import event_to_proto
 from services.mesh.wire.jobs import filter_from_proto
 from services.mesh.wire.values import timedelta_of
-from services.orchestrator import convert
+from services.orchestrator import convert, convert_reports
 from services.orchestrator.app.changes import Changes
 from services.orchestrator.app.lookup import Lookup
 from services.orchestrator.app.order import page_of_events
@@ -208,6 +208,8 @@ class ReportStream:
         self._room = asyncio.Semaphore(REPORTS_UNDER_WAY)
         self._under_way = 0
         self._read_all = False
+        #: The worker reads verdicts in columns.
+        self._columns = False
         self._answers: asyncio.Queue[pb.ReportAttemptsResponse | None] = asyncio.Queue()
 
     async def read(self, requests: AsyncIterator[pb.ReportAttemptsRequest]) -> None:
@@ -216,12 +218,19 @@ class ReportStream:
             async for request in requests:
                 if request.HasField("hello"):
                     worker_id = request.hello.worker_id
+                    self._say_columns(request.hello)
                 if not worker_id:
                     raise InvalidField("hello", "the first message must say who reports")
                 await self._submit(request, worker_id)
         finally:
             self._read_all = True
             self._end_if_done()
+
+    def _say_columns(self, hello: pb.ReportHello) -> None:
+        """Only to a worker that knows of them: an older one expects nothing but verdicts."""
+        if hello.columns and not self._columns:
+            self._columns = True
+            self._answers.put_nowait(pb.ReportAttemptsResponse(columns=True))
 
     def say_drain(self) -> None:
         self._answers.put_nowait(pb.ReportAttemptsResponse(draining=True))
@@ -233,10 +242,16 @@ class ReportStream:
     async def _submit(self, request: pb.ReportAttemptsRequest, worker_id: str) -> None:
         reports: list[Report] = []
         refused: list[pb.ReportVerdict] = []
+        for columns in request.succeeded:
+            for key, fence, succeeded in convert_reports.succeeded_from_proto(columns, worker_id):
+                if succeeded is None:
+                    refused.append(convert_reports.invalid_verdict(key, fence))
+                else:
+                    reports.append(succeeded)
         for message in request.reports:
-            report = convert.report_from_proto(message, worker_id)
+            report = convert_reports.report_from_proto(message, worker_id)
             if report is None:
-                refused.append(convert.invalid_verdict(message))
+                refused.append(convert_reports.invalid_verdict(message.job_id, message.dispatch_no))
             else:
                 reports.append(report)
                 self._trace(message)
@@ -253,13 +268,9 @@ class ReportStream:
         if not verdicts.cancelled():
             if self._spans:
                 self._end_spans(group, verdicts.result())
-            answer = pb.ReportAttemptsResponse(
-                verdicts=[
-                    convert.verdict_to_proto(report, verdict)
-                    for report, verdict in zip(group, verdicts.result(), strict=True)
-                ]
+            self._answers.put_nowait(
+                convert_reports.answer_to_proto(group, verdicts.result(), columns=self._columns)
             )
-            self._answers.put_nowait(answer)
         self._end_if_done()
 
     def _trace(self, message: pb.AttemptReport) -> None:

@@ -44,6 +44,7 @@ _VERDICTS = {
 
 #: Job ids are UUIDs of this version; checked on the bytes, as this is done for each dispatch.
 ID_VERSION = 7
+ID_BYTES = 16
 
 # --- the broker
 
@@ -120,6 +121,35 @@ def cancels_from_bytes(data: bytes) -> list[tuple[bytes, int]]:
 
 
 # --- reports
+
+
+def reports_to_proto(
+    reports: Sequence[Report], *, columns: bool
+) -> orchestrator_service_pb2.ReportAttemptsRequest:
+    """One message. With `columns`, the plain ones in these: they count as said first."""
+    request = orchestrator_service_pb2.ReportAttemptsRequest()
+    plain: dict[tuple[str, bool], list[tuple[Attempt, bytes | None]]] = {}
+    for report in reports:
+        what = report.what
+        if columns and isinstance(what, Succeeded) and _is_plain(report, what):
+            output = what.output
+            kind = output.content_type, output.data is not None
+            plain.setdefault(kind, []).append((report.attempt, output.data))
+        else:
+            request.reports.append(report_to_proto(report))
+    for (content_type, has_data), group in plain.items():
+        request.succeeded.add(
+            job_ids=b"".join([attempt.key for attempt, _ in group]),
+            dispatch_nos=[attempt.fence for attempt, _ in group],
+            elapsed_us=[attempt.ran_us for attempt, _ in group],
+            outputs=[data or b"" for _, data in group] if has_data else (),
+            content_type=content_type,
+        )
+    return request
+
+
+def _is_plain(report: Report, what: Succeeded) -> bool:
+    return what.output.ref is None and not report.traceparent
 
 
 def report_to_proto(report: Report) -> orchestrator_service_pb2.AttemptReport:
@@ -202,10 +232,17 @@ def answers_from_proto(
     message: orchestrator_service_pb2.ReportAttemptsResponse,
 ) -> list[Answer]:
     # A verdict of a newer version is unknown to us: asking again later is safe.
-    return [
+    answers = [
         Answer(verdict.job_id, verdict.dispatch_no, _VERDICTS.get(verdict.verdict, Verdict.RETRY))
         for verdict in message.verdicts
     ]
+    for run in message.judged:
+        said, keys = _VERDICTS.get(run.verdict, Verdict.RETRY), run.job_ids
+        answers += [
+            Answer(keys[at : at + ID_BYTES], fence, said)
+            for at, fence in zip(range(0, len(keys), ID_BYTES), run.dispatch_nos, strict=False)
+        ]
+    return answers
 
 
 # --- the worker itself

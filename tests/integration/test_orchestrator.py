@@ -58,6 +58,26 @@ async def reported(stand: Stand, *reports: pb.AttemptReport, worker: str = "w-1"
     return [verdicts[r.job_id, r.dispatch_no] for r in reports]
 
 
+async def reported_in_columns(stand: Stand, columns: pb.SucceededAttempts, *more):
+    """As `reported`, by a worker that knows columns; every verdict by job and fence."""
+    call = stand.stub.ReportAttempts()
+    hello = pb.ReportHello(worker_id="w-1", columns=True)
+    await call.write(pb.ReportAttemptsRequest(hello=hello))
+    verdicts = {}
+    async with asyncio.timeout(10):
+        assert (await call.read()).columns
+        await call.write(pb.ReportAttemptsRequest(succeeded=[columns], reports=more))
+        while len(verdicts) < len(columns.dispatch_nos) + len(more):
+            response = await call.read()
+            assert not response.verdicts
+            for run in response.judged:
+                for at, fence in enumerate(run.dispatch_nos):
+                    key = run.job_ids[16 * at : 16 * at + 16]
+                    verdicts[uuid.UUID(bytes=key), fence] = run.verdict
+    await call.done_writing()
+    return verdicts
+
+
 async def test_an_unkeyed_batch_goes_to_one_shard_as_a_whole(stand):
     results = await stand.put(*(new_job() for _ in range(300)))
     assert len({result.job.shard for result in results}) == 1
@@ -411,3 +431,34 @@ async def test_a_wiped_etcd_gets_the_same_map_back(stand, etcd_endpoint, unique_
     assert after.value == before.value
     assert (await stand.get(result.job.id)).job.id == result.job.id
     await etcd.close()
+
+
+async def test_successes_in_columns_are_committed_one_by_one_under_their_fences(stand):
+    done, stale, failed = [
+        await claim(stand, (await stand.put(new_job()))[0].job) for _ in range(3)
+    ]
+    columns = pb.SucceededAttempts(
+        job_ids=done.id.bytes + stale.id.bytes,
+        dispatch_nos=[done.fence, stale.fence + 1],
+        elapsed_us=[2_000, 0],
+        outputs=[b"one", b"two"],
+        content_type="text/plain",
+    )
+    failure = pb.AttemptFailed(failure=job_pb2.Failure(type="E", message="no", permanent=True))
+    verdicts = await reported_in_columns(
+        stand, columns, report(failed.id, failed.fence, failed=failure)
+    )
+    assert verdicts == {
+        (done.id, done.fence): pb.VERDICT_COMMITTED,
+        (stale.id, stale.fence + 1): pb.VERDICT_STALE,
+        (failed.id, failed.fence): pb.VERDICT_COMMITTED,
+    }
+    request = pb.GetJobsRequest(
+        job_ids=[str(one.id) for one in (done, stale)], view=job_pb2.JOB_VIEW_FULL
+    )
+    first, second = [r.job for r in (await stand.stub.GetJobs(request)).results]
+    assert (first.state, first.output.data) == (job_pb2.JOB_STATE_SUCCEEDED, b"one")
+    assert first.output.content_type == "text/plain"
+    assert second.state == job_pb2.JOB_STATE_DISPATCHED
+    again = await reported_in_columns(stand, columns)
+    assert again[done.id, done.fence] == pb.VERDICT_COMMITTED

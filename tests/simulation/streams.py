@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.mesh.errors import DependencyUnavailable
-from services.worker.convert import answers_from_proto, report_to_proto
+from services.worker.convert import answers_from_proto, reports_to_proto
 from services.worker.domain.ending import Answer, Report
 from services.worker.ports import ReportStream
 from tests.simulation.loop import on_host
@@ -65,14 +65,15 @@ class PipeStream(ReportStream):
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
+        self._columns = False
 
     async def send(self, reports: Sequence[Report]) -> None:
-        messages = [report_to_proto(report) for report in reports]
-        await self._pipe.say(pb.ReportAttemptsRequest(reports=messages))
+        await self._pipe.say(reports_to_proto(reports, columns=self._columns))
 
     async def answers(self) -> AsyncIterator[Sequence[Answer]]:
         async for response in self._pipe.responses():
-            if response.verdicts:
+            self._columns = self._columns or response.columns
+            if response.verdicts or response.judged:
                 yield answers_from_proto(response)
 
 
@@ -93,7 +94,8 @@ class Orchestrators:
         self._world.pipes.append(pipe)
         on_host(replica.host, replica.serve(pipe), "reports")
         try:
-            hello = pb.ReportHello(worker_id=worker_id)
+            # Every other worker is of a version that knows no columns.
+            hello = pb.ReportHello(worker_id=worker_id, columns=self._host[-1] in "02468")
             await pipe.say(pb.ReportAttemptsRequest(hello=hello))
             yield PipeStream(pipe)
         finally:

@@ -1252,6 +1252,7 @@ class ReportAttemptsRequest(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
+    SUCCEEDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ReportHello:
         """Who reports; in the first message only."""
@@ -1260,19 +1261,72 @@ class ReportAttemptsRequest(_message.Message):
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptReport]:
         """Reports; put many into one message."""
 
+    @_builtins.property
+    def succeeded(self) -> _containers.RepeatedCompositeFieldContainer[Global___SucceededAttempts]:
+        """Attempts that ended well, as most do; they count as said before `reports`, and towards their number. Only to a
+        server that said `columns`.
+        """
+
     def __init__(
         self,
         *,
         hello: Global___ReportHello | None = ...,
         reports: _abc.Iterable[Global___AttemptReport] | None = ...,
+        succeeded: _abc.Iterable[Global___SucceededAttempts] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "reports", b"reports"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "reports", b"reports", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportAttemptsRequest: _TypeAlias = ReportAttemptsRequest  # noqa: Y015
+
+@_typing.final
+class SucceededAttempts(_message.Message):
+    """SucceededAttempts are AttemptReports in columns: with `succeeded`, without an object and without trace context. One
+    entry per attempt in each.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    DISPATCH_NOS_FIELD_NUMBER: _builtins.int
+    ELAPSED_US_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    job_ids: _builtins.bytes
+    """The jobs: 16 bytes each, one after the other."""
+    content_type: _builtins.str
+    """What the outputs are; the same for all."""
+    @_builtins.property
+    def dispatch_nos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """AttemptReport.dispatch_no of each."""
+
+    @_builtins.property
+    def elapsed_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """AttemptReport.elapsed_us of each."""
+
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes of each output. Empty: none of them has any."""
+
+    def __init__(
+        self,
+        *,
+        job_ids: _builtins.bytes = ...,
+        dispatch_nos: _abc.Iterable[_builtins.int] | None = ...,
+        elapsed_us: _abc.Iterable[_builtins.int] | None = ...,
+        outputs: _abc.Iterable[_builtins.bytes] | None = ...,
+        content_type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_type", b"content_type", "dispatch_nos", b"dispatch_nos", "elapsed_us", b"elapsed_us", "job_ids", b"job_ids", "outputs", b"outputs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SucceededAttempts: _TypeAlias = SucceededAttempts  # noqa: Y015
 
 @_typing.final
 class ReportHello(_message.Message):
@@ -1281,16 +1335,20 @@ class ReportHello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The worker's identity, new at each start."""
+    columns: _builtins.bool
+    """The worker reads ReportAttemptsResponse.judged."""
     def __init__(
         self,
         *,
         worker_id: _builtins.str = ...,
+        columns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1539,25 +1597,67 @@ class ReportAttemptsResponse(_message.Message):
 
     VERDICTS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
     """The server is going away: finish this stream and open one elsewhere."""
+    columns: _builtins.bool
+    """The server reads ReportAttemptsRequest.succeeded; said once, after a hello with `columns`."""
     @_builtins.property
     def verdicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportVerdict]:
         """One verdict per report. Those of one job are in order; shards answer independently of each other."""
+
+    @_builtins.property
+    def judged(self) -> _containers.RepeatedCompositeFieldContainer[Global___JudgedReports]:
+        """To a worker that reads it, instead of `verdicts`. In the same order."""
 
     def __init__(
         self,
         *,
         verdicts: _abc.Iterable[Global___ReportVerdict] | None = ...,
         draining: _builtins.bool = ...,
+        columns: _builtins.bool = ...,
+        judged: _abc.Iterable[Global___JudgedReports] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "verdicts", b"verdicts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "draining", b"draining", "judged", b"judged", "verdicts", b"verdicts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportAttemptsResponse: _TypeAlias = ReportAttemptsResponse  # noqa: Y015
+
+@_typing.final
+class JudgedReports(_message.Message):
+    """JudgedReports are reports, one after the other, to which the rows said the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    DISPATCH_NOS_FIELD_NUMBER: _builtins.int
+    verdict: Global___Verdict.ValueType
+    """What they said."""
+    job_ids: _builtins.bytes
+    """The jobs: 16 bytes each, one after the other."""
+    @_builtins.property
+    def dispatch_nos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The fence that was reported of each."""
+
+    def __init__(
+        self,
+        *,
+        verdict: Global___Verdict.ValueType = ...,
+        job_ids: _builtins.bytes = ...,
+        dispatch_nos: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch_nos", b"dispatch_nos", "job_ids", b"job_ids", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JudgedReports: _TypeAlias = JudgedReports  # noqa: Y015
 
 @_typing.final
 class ReportVerdict(_message.Message):

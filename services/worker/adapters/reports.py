@@ -10,7 +10,7 @@ from jobmesh.v1 import orchestrator_service_pb2
 from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
 from services.mesh.rpc import Channel
-from services.worker.convert import answers_from_proto, report_to_proto
+from services.worker.convert import answers_from_proto, reports_to_proto
 from services.worker.domain.ending import Answer, Report
 from services.worker.ports import Orchestrators, ReportStream
 
@@ -18,14 +18,17 @@ from services.worker.ports import Orchestrators, ReportStream
 class GrpcReportStream(ReportStream):
     def __init__(self, call: Any) -> None:
         self._call = call
+        #: The server said that it reads columns. Before that, nothing must be put into them.
+        self._columns = False
 
     async def send(self, reports: Sequence[Report]) -> None:
-        messages = [report_to_proto(report) for report in reports]
-        await self._call.write(orchestrator_service_pb2.ReportAttemptsRequest(reports=messages))
+        await self._call.write(reports_to_proto(reports, columns=self._columns))
 
     async def answers(self) -> AsyncIterator[Sequence[Answer]]:
         async for response in self._call:
-            if response.verdicts:
+            if response.columns:
+                self._columns = True
+            if response.verdicts or response.judged:
                 yield answers_from_proto(response)
             if response.draining:
                 # What it has not answered by now is told to the next one.
@@ -42,7 +45,7 @@ class GrpcOrchestrators(Orchestrators):
     async def open(self, worker_id: str) -> AsyncIterator[ReportStream]:
         call: Any = self._stub.ReportAttempts()
         try:
-            hello = orchestrator_service_pb2.ReportHello(worker_id=worker_id)
+            hello = orchestrator_service_pb2.ReportHello(worker_id=worker_id, columns=True)
             await call.write(orchestrator_service_pb2.ReportAttemptsRequest(hello=hello))
             yield GrpcReportStream(call)
         finally:

@@ -66,8 +66,8 @@ class Reporter:
         self._open: dict[Report, None] = {}
         #: What the present stream has still to be told.
         self._outbox: deque[Report] = deque()
-        #: What the present stream was told and has not answered, in order.
-        self._told: deque[Report] = deque()
+        #: What the present stream was told and has not answered: by job and fence, in order.
+        self._told: dict[tuple[bytes, int], list[Report]] = {}
         self._progress: dict[Attempt, Report] = {}
         self._again: list[Report] = []
         self._again_timer: asyncio.TimerHandle | None = None
@@ -141,7 +141,7 @@ class Reporter:
     def _start_over(self) -> None:
         """On a new stream everything open is told again."""
         self._cancel_again()
-        self._told = deque()
+        self._told = {}
         self._drop_overtaken()
         self._outbox = deque(self._open)
         self._wake.set()
@@ -171,7 +171,11 @@ class Reporter:
             batch.append(self._outbox.popleft())
             if self._progress and self._progress.get(report.attempt) is report:
                 del self._progress[report.attempt]
-        self._told.extend(batch)
+        # Ends that are reported in columns count as said first, so all such ends are.
+        batch.sort(key=_is_no_success)
+        for report in batch:
+            attempt = report.attempt
+            self._told.setdefault((attempt.key, attempt.fence), []).append(report)
         return batch
 
     # --- verdicts
@@ -204,15 +208,15 @@ class Reporter:
         self._wake.set()
 
     def _told_first(self, answer: Answer) -> Report | None:
-        """The report that is answered. Answers come in order, but nothing depends on that."""
-        told = self._told
-        if told and _is_about(answer, told[0]):
-            return told.popleft()
-        for index, report in enumerate(told):
-            if _is_about(answer, report):
-                del told[index]
-                return report
-        return None
+        """The report that is answered: those about one attempt are answered in order."""
+        dispatch = answer.key, answer.fence
+        told = self._told.get(dispatch)
+        if told is None:
+            return None
+        report = told.pop(0)
+        if not told:
+            del self._told[dispatch]
+        return report
 
     def _final(self, report: Report, verdict: Verdict) -> None:
         self._close(report)
@@ -247,8 +251,8 @@ class Reporter:
             self._again_timer = None
 
 
-def _is_about(answer: Answer, report: Report) -> bool:
-    return report.attempt.key == answer.key and report.attempt.fence == answer.fence
+def _is_no_success(report: Report) -> bool:
+    return not isinstance(report.what, Succeeded)
 
 
 def _size(report: Report) -> int:

@@ -1,0 +1,240 @@
+"""Reports and verdicts in columns say what a message for each says; versions mix."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobmesh.v1 import orchestrator_service_pb2 as pb
+
+from services.mesh.errors import InvalidField
+from services.mesh.jobs import ids, reports
+from services.mesh.jobs.model import NO_PAYLOAD, ObjectRef, Payload
+from services.mesh.telemetry.tracing import Tracing
+from services.orchestrator import convert_reports
+from services.orchestrator.app.reports import Verdict
+from services.orchestrator.servicer import ReportStream
+from services.worker.adapters.reports import GrpcReportStream
+from services.worker.convert import answers_from_proto, reports_to_proto
+from services.worker.domain.attempt import Attempt
+from services.worker.domain.ending import (
+    Answer,
+    Checkpointed,
+    HandedBack,
+    Progressed,
+    Report,
+    Snoozed,
+    Started,
+    Succeeded,
+    refused,
+)
+
+RANDOM = Random(7)
+JOBS = [ids.new_job_id(bucket, 1_700_000_000_000, RANDOM) for bucket in range(8)]
+STALE = JOBS[0]
+
+payloads = st.one_of(
+    st.just(NO_PAYLOAD),
+    st.builds(Payload.inline, st.binary(max_size=20), st.sampled_from(["", "text/plain", "a/b"])),
+    st.builds(Payload, st.just("text/plain")),
+    st.builds(Payload.stored, st.just(ObjectRef("out/1", 5, b"x" * 32)), st.just("text/plain")),
+)
+endings = st.one_of(
+    st.builds(Succeeded, payloads),
+    st.builds(Snoozed, st.just(2.0)),
+    st.just(HandedBack("drain", 0.5)),
+    st.just(refused()),
+    st.just(Started()),
+    st.just(Progressed(1.0, 2.0, "half", 1_700_000_000_000_000)),
+    st.just(Checkpointed(Payload.inline(b"here"))),
+)
+
+
+def attempt_of(job: UUID, fence: int = 1, ran_us: int = 0) -> Attempt:
+    attempt = Attempt(job.bytes, job, fence, "echo", "default", 1)
+    attempt.ran_us = ran_us
+    return attempt
+
+
+said = st.builds(
+    Report,
+    st.builds(attempt_of, st.sampled_from(JOBS), st.integers(1, 3), st.integers(0, 10_000_000_000)),
+    endings,
+    st.sampled_from(["", "", "00-" + "a" * 32 + "-" + "b" * 16 + "-01"]),
+)
+
+
+class Rows:
+    """Takes what is submitted; the verdicts are the test's to give."""
+
+    def __init__(self, judge=lambda report: Verdict.COMMITTED) -> None:
+        self.taken: list[reports.Report] = []
+        self._judge = judge
+
+    def submit(self, given: Sequence[reports.Report]):
+        self.taken.extend(given)
+        verdicts: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
+        verdicts.set_result([self._judge(report) for report in given])
+        return [(list(given), verdicts)] if given else []
+
+
+async def conversed(
+    rows: Rows, *requests: pb.ReportAttemptsRequest
+) -> list[pb.ReportAttemptsResponse]:
+    """All that the servicer answers to a worker that says this and no more."""
+
+    async def wire() -> AsyncIterator[pb.ReportAttemptsRequest]:
+        for request in requests:
+            yield pb.ReportAttemptsRequest.FromString(request.SerializeToString())
+
+    stream = ReportStream(rows, Tracing())  # type: ignore[arg-type]
+    reader = asyncio.create_task(stream.read(wire()))
+    answers = [answer async for answer in stream.responses()]
+    await reader
+    return answers
+
+
+def hello(*, columns: bool) -> pb.ReportAttemptsRequest:
+    return pb.ReportAttemptsRequest(hello=pb.ReportHello(worker_id="w-1", columns=columns))
+
+
+def by_dispatch(taken: Sequence[reports.Report]) -> dict[tuple[UUID, int], list[reports.Report]]:
+    found: dict[tuple[UUID, int], list[reports.Report]] = {}
+    for report in taken:
+        found.setdefault((report.job_id, report.fence), []).append(report)
+    return found
+
+
+@given(st.lists(said, max_size=30))
+def test_both_encodings_say_the_same_of_every_attempt(told: list[Report]) -> None:
+    # As the reporter sends them: ends that went well first.
+    told.sort(key=lambda report: not isinstance(report.what, Succeeded))
+    seen = []
+    for columns in (False, True):
+        rows = Rows()
+        asyncio.run(
+            _ignored(
+                conversed(rows, hello(columns=columns), reports_to_proto(told, columns=columns))
+            )
+        )
+        seen.append(by_dispatch(rows.taken))
+    assert seen[0].keys() == seen[1].keys()
+    for dispatch, as_messages in seen[0].items():
+        in_columns = seen[1][dispatch]
+        assert sorted(map(repr, in_columns)) == sorted(map(repr, as_messages))
+        # What is no plain success keeps its place among the others.
+        assert [r for r in in_columns if not isinstance(r, reports.Succeeded)] == [
+            r for r in as_messages if not isinstance(r, reports.Succeeded)
+        ]
+
+
+async def _ignored(coroutine) -> None:
+    await coroutine
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(JOBS), st.integers(1, 5), st.sampled_from(list(Verdict))),
+        max_size=30,
+    )
+)
+def test_both_encodings_of_verdicts_are_read_as_the_same_answers_in_order(given_) -> None:
+    asked = [reports.Started(job, fence, "w-1") for job, fence, _ in given_]
+    verdicts = [verdict for _, _, verdict in given_]
+    as_messages, in_columns = (
+        answers_from_proto(
+            pb.ReportAttemptsResponse.FromString(
+                convert_reports.answer_to_proto(
+                    asked, verdicts, columns=columns
+                ).SerializeToString()
+            )
+        )
+        for columns in (False, True)
+    )
+    assert in_columns == as_messages
+    assert len(as_messages) == len(given_)
+
+
+async def test_a_success_in_columns_has_the_verdict_of_its_own_row() -> None:
+    rows = Rows(lambda r: Verdict.STALE if r.job_id == STALE else Verdict.COMMITTED)
+    told = [Report(attempt_of(job), Succeeded(Payload.inline(b"1", "a/b"))) for job in JOBS]
+    request = reports_to_proto(told, columns=True)
+    assert not request.reports
+    _, answer = await conversed(rows, hello(columns=True), request)
+    verdicts = {a.key: a.verdict.value for a in answers_from_proto(answer)}
+    assert verdicts == {job.bytes: "stale" if job == STALE else "committed" for job in JOBS}
+
+
+async def test_an_older_worker_hears_verdicts_and_nothing_else() -> None:
+    told = [Report(attempt_of(JOBS[1]), Succeeded())]
+    request = reports_to_proto(told, columns=False)
+    assert not request.succeeded
+    (answer,) = await conversed(Rows(), hello(columns=False), request)
+    assert (len(answer.verdicts), len(answer.judged), answer.columns) == (1, 0, False)
+
+
+async def test_an_entry_that_is_no_job_is_refused_alone() -> None:
+    rows = Rows()
+    told = [Report(attempt_of(UUID(int=5)), Succeeded()), Report(attempt_of(JOBS[1]), Succeeded())]
+    answers = await conversed(rows, hello(columns=True), reports_to_proto(told, columns=True))
+    heard = [a for answer in answers for a in answers_from_proto(answer)]
+    assert [(a.key, a.verdict.value) for a in heard] == [
+        (UUID(int=5).bytes, "invalid"),
+        (JOBS[1].bytes, "committed"),
+    ]
+    assert [report.job_id for report in rows.taken] == [JOBS[1]]
+
+
+@pytest.mark.parametrize("column", ["job_ids", "dispatch_nos", "elapsed_us", "outputs"])
+async def test_columns_of_different_lengths_are_refused_before_anything_is_taken(column) -> None:
+    rows = Rows()
+    told = [Report(attempt_of(job), Succeeded(Payload.inline(b"1"))) for job in JOBS]
+    request = reports_to_proto(told, columns=True)
+    (columns,) = request.succeeded
+    shorten(columns, column)
+    with pytest.raises(InvalidField):
+        await conversed(rows, hello(columns=True), request)
+    assert rows.taken == []
+
+
+def shorten(columns: pb.SucceededAttempts, name: str) -> None:
+    if name == "job_ids":
+        columns.job_ids = columns.job_ids[:-1]
+    else:
+        del getattr(columns, name)[-1:]
+
+
+class Call:
+    """The worker's end of a stream whose other end the test plays."""
+
+    def __init__(self, *responses: pb.ReportAttemptsResponse) -> None:
+        self.written: list[pb.ReportAttemptsRequest] = []
+        self._responses = responses
+
+    async def write(self, request: pb.ReportAttemptsRequest) -> None:
+        self.written.append(request)
+
+    async def __aiter__(self) -> AsyncIterator[pb.ReportAttemptsResponse]:
+        for response in self._responses:
+            yield response
+
+
+async def sent_after(*responses: pb.ReportAttemptsResponse) -> pb.ReportAttemptsRequest:
+    call = Call(*responses)
+    stream = GrpcReportStream(call)
+    heard: list[Answer] = [answer async for answers in stream.answers() for answer in answers]
+    assert heard == []
+    await stream.send([Report(attempt_of(JOBS[1]), Succeeded())])
+    return call.written[0]
+
+
+async def test_nothing_is_put_into_columns_until_the_server_said_that_it_reads_them() -> None:
+    to_older = await sent_after()
+    assert (len(to_older.reports), len(to_older.succeeded)) == (1, 0)
+    to_same = await sent_after(pb.ReportAttemptsResponse(columns=True))
+    assert (len(to_same.reports), len(to_same.succeeded)) == (0, 1)
