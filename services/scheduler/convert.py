@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -31,6 +32,11 @@ def grab_from_bytes(payload: bytes, inbox: str) -> Grab:
     return Grab(
         message.worker_id, message.type, message.credit, message.grab_no, inbox, message.waits
     )
+
+
+def withdrawal_from_bytes(payload: bytes) -> Grab:
+    """A grab that is taken back: it offers nothing, and there is nothing to answer."""
+    return replace(grab_from_bytes(payload, inbox="none"), credit=0)
 
 
 def nudge_from_bytes(payload: bytes, type_: str) -> Word:

@@ -69,8 +69,8 @@ async def build(config: SchedulerConfig, process: Process) -> None:
     process.add(Compactor(etcd, enabled=scheduler.membership.keeps_mesh))
     parking, board = scheduler.parking, scheduler.board
     ended = scheduler.parents_ended
-    member = identity.scheduler_id
-    process.add(Intake(bus, subjects, member, parking.grabbed, board.heard, ended, parking.close))
+    told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn)
+    process.add(Intake(bus, subjects, identity.scheduler_id, *told))
     server = Server.from_config(process, config)
     server.add(add_SchedulerServiceServicer_to_server, SchedulerServicer(scheduler.console))
     process.add(server)

@@ -107,6 +107,10 @@ class WorkSource(Protocol):
         """
         ...
 
+    async def withdraw(self, type_: str, grab_no: int) -> None:
+        """Take a grab back that nobody has answered; raises as `grab`. It may come too late."""
+        ...
+
     async def close(self) -> None: ...
 
 

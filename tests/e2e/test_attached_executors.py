@@ -106,5 +106,7 @@ async def test_a_job_whose_executor_is_killed_runs_again_at_no_cost(
     assert await handle.result(PATIENCE) == {"content": "at last"}
     job = await handle.get(full=True)
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
-    # It may have been handed back besides: a grab for an executor that is gone is answered once.
-    assert [one.failure.type for one in job.attempts if one.failure] == ["ExecutorLost"]
+    # Nor was it dispatched in vain: the worker asks for nothing that nobody is attached for.
+    assert [one.outcome for one in job.attempts] == ["FAILED", "SUCCEEDED"]
+    assert job.attempts[0].failure is not None
+    assert job.attempts[0].failure.type == "ExecutorLost"

@@ -239,6 +239,12 @@ class RigWorker:
         await self._rig.bus.publish(subject, message.SerializeToString(), reply=reply)
         return number
 
+    async def withdraw(self, type_: str) -> None:
+        """Take the newest grab of the type back."""
+        message = bus_pb2.Grab(worker_id=self.worker_id, type=type_, grab_no=self._numbers[type_])
+        subject = self._rig.subjects.withdraw(type_)
+        await self._rig.bus.publish(subject, message.SerializeToString())
+
     def ids(self) -> list[UUID]:
         return [dispatch.job_id for dispatch in self.received]
 

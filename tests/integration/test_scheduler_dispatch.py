@@ -177,6 +177,20 @@ async def test_heavy_jobs_go_out_in_messages_that_the_broker_takes(rig: Rig) -> 
         assert all(batch.ByteSize() <= 100_000 for batch in worker.batches)
 
 
+async def test_a_grab_that_was_taken_back_is_sent_nothing_whoever_has_it(rig: Rig) -> None:
+    async with rig.scheduler(), rig.scheduler(), rig.worker() as gone, rig.worker() as here:
+        types = [f"t{n}" for n in range(8)]  # by chance, some at either scheduler
+        for type_ in types:
+            await gone.grab(type_, 5)
+        for type_ in types:
+            await gone.withdraw(type_)
+            await here.grab(type_, 1)
+        for type_ in types:
+            await rig.put("s0", type_)
+        await until(lambda: len(here.received) == len(types))
+        assert gone.received == []
+
+
 async def test_a_grab_that_waited_too_long_is_answered_empty(rig: Rig) -> None:
     async with rig.scheduler(park_seconds=0.2), rig.worker() as worker:
         number = await worker.grab("t", 1)

@@ -142,6 +142,22 @@ async def test_an_executor_that_goes_loses_its_attempts_at_nobodys_cost(rig: Rig
         await eventually(withdrawn)
 
 
+@pytest.mark.parametrize("why", ["it goes", "it pauses"])
+async def test_a_grab_for_an_executor_that_takes_no_more_is_taken_back(rig: Rig, why: str) -> None:
+    async with attach(rig, "draw", "paint", credit=2) as executor, attach(rig, "paint"):
+        await rig.scheduler.waiting("draw", 2)
+        await rig.scheduler.waiting("paint", 2)
+        if why == "it goes":
+            executor.call.cancel()
+        else:
+            await executor.say(credit=pb.AttachCredit(credit=0))
+        await eventually(lambda: "draw" not in rig.scheduler.parked)
+        # Of the other type there is an executor left.
+        assert "paint" in rig.scheduler.parked
+    async with attach(rig, "draw") as another:
+        await handed(rig, another)
+
+
 async def test_a_cancelled_attempt_is_stopped_and_its_late_word_is_stale(rig: Rig) -> None:
     async with attach(rig, "draw") as executor:
         job, attempt = await handed(rig, executor)

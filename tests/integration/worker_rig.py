@@ -144,6 +144,7 @@ class Scheduler:
         self.called_for = 0
 
     async def start(self) -> None:
+        await self._bus.subscribe(self._subjects.all_withdrawals, self._withdrawn)
         await self._bus.subscribe(self._subjects.all_grabs, self._grabbed, queue=SCHEDULERS)
         await self._bus.subscribe(self._subjects.grab_at("test"), self._called_for)
 
@@ -160,6 +161,13 @@ class Scheduler:
         """Call for grabs; they are parked like all others."""
         here = self._subjects.grab_at("test")
         await self._bus.publish(self._subjects.call(type_), b"", reply=here)
+
+    def _withdrawn(self, message: Message) -> None:
+        taken_back = bus_pb2.Grab.FromString(message.payload)
+        parked = self.parked.get(taken_back.type)
+        if parked is not None and parked.grab.grab_no == taken_back.grab_no:
+            assert parked.grab.worker_id == taken_back.worker_id
+            del self.parked[taken_back.type]
 
     async def waiting(self, type_: str, credit: int = 1) -> Parked:
         """Wait until a grab of the type is parked, with that much credit."""

@@ -161,7 +161,7 @@ class SchedulerProcess(Process):
             await component.start()
         parking, board = scheduler.parking, scheduler.board
         ended = scheduler.parents_ended
-        told = (parking.grabbed, board.heard, ended, parking.close)
+        told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn)
         intake = Intake(self.bus, SUBJECTS, name, *told)
         await intake.start()
 

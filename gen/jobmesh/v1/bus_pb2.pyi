@@ -66,7 +66,8 @@ Global___Nudge: _TypeAlias = Nudge  # noqa: Y015
 @_typing.final
 class Grab(_message.Message):
     """Grab is a worker's request for work; `grab.<type>`, to one scheduler. A new grab of the same worker and type
-    replaces the one before it.
+    replaces the one before it. On `withdraw.<type>`, to all schedulers, it offers nothing and takes that grab back: the
+    executors that it asked for are gone.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

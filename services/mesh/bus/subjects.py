@@ -48,6 +48,14 @@ class Subjects:
         """A scheduler is short of room for due work: to all workers of the type."""
         return f"{self.prefix}.call.{_checked(type_)}"
 
+    def withdraw(self, type_: str) -> str:
+        """A worker takes a grab back: to all schedulers, for it does not know who has it."""
+        return f"{self.prefix}.withdraw.{_checked(type_)}"
+
+    @property
+    def all_withdrawals(self) -> str:
+        return f"{self.prefix}.withdraw.>"
+
     def hint(self, shard: str) -> str:
         """Transitions that a shard committed."""
         return f"{self.prefix}.hint.{_checked(shard)}"

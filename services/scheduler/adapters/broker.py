@@ -18,6 +18,7 @@ from services.scheduler.convert import (
     nudge_from_bytes,
     nudge_to_bytes,
     stop_to_bytes,
+    withdrawal_from_bytes,
 )
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.times import Shown
@@ -72,8 +73,8 @@ class BusBroker:
 
 
 class Intake:
-    """What comes in: nudges and word of ends to every scheduler, grabs to one of them, or to the
-    one whose call they answer.
+    """What comes in: nudges, word of ends and withdrawals to every scheduler, grabs to one of them,
+    or to the one whose call they answer.
 
     A component. On drain it ceases to take grabs, then has those that wait sent elsewhere.
     """
@@ -87,18 +88,23 @@ class Intake:
         heard: Callable[[Word], None],
         ended: Callable[[str], None],
         closing: Callable[[], Awaitable[None]],
+        withdrawn: Callable[[Grab], None],
     ) -> None:
         self.name = "intake"
         self._bus, self._subjects, self._scheduler_id = bus, subjects, scheduler_id
         self._grabbed, self._heard, self._closing = grabbed, heard, closing
-        self._ended = ended
+        self._ended, self._withdrawn = ended, withdrawn
         self._grabs: list[Subscription] = []
+        self._withdrawals: Subscription | None = None
         self._nudges: Subscription | None = None
         self._ends: Subscription | None = None
 
     async def start(self) -> None:
         self._nudges = await self._bus.subscribe(self._subjects.all_due, self._on_nudge)
         self._ends = await self._bus.subscribe(self._subjects.all_ended, self._on_end)
+        self._withdrawals = await self._bus.subscribe(
+            self._subjects.all_withdrawals, self._on_withdrawal
+        )
         here = self._subjects.grab_at(self._scheduler_id)
         self._grabs = [
             await self._bus.subscribe(here, self._on_grab),
@@ -117,13 +123,20 @@ class Intake:
         await self.stop_taking()
         nudges, self._nudges = self._nudges, None
         ends, self._ends = self._ends, None
-        for subscription in (nudges, ends):
+        withdrawals, self._withdrawals = self._withdrawals, None
+        for subscription in (nudges, ends, withdrawals):
             if subscription is not None:
                 await subscription.unsubscribe()
 
     def _on_grab(self, message: Message) -> None:
         try:
             self._grabbed(grab_from_bytes(message.payload, message.reply))
+        except ValueError as error:
+            _malformed(message, error)
+
+    def _on_withdrawal(self, message: Message) -> None:
+        try:
+            self._withdrawn(withdrawal_from_bytes(message.payload))
         except ValueError as error:
             _malformed(message, error)
 

@@ -47,6 +47,10 @@ class Parking(Loop):
         if self._board.book.park(grab, self._clock.monotonic()):
             self._wake_claimer()
 
+    def withdrawn(self, grab: Grab) -> None:
+        """A worker has nobody left to run the type: what it asked for is not to be sent."""
+        self._board.book.park(grab, self._clock.monotonic())
+
     def lost(self, worker_id: str) -> None:
         """A worker's lease is gone: nothing may be claimed for it any more."""
         dropped = self._board.book.drop_worker(worker_id)

@@ -72,6 +72,10 @@ class BusSource(WorkSource):
             reply=self._address.address(f"{self._worker_id}.{grab_no}.{type_}"),
         )
 
+    async def withdraw(self, type_: str, grab_no: int) -> None:
+        withdrawal = grab_to_bytes(self._worker_id, type_, 0, grab_no)
+        await self._bus.publish(self._subjects.withdraw(type_), withdrawal)
+
     async def close(self) -> None:
         self._broker.leave(self._worker_id)
         heard, self._heard = self._heard, []

@@ -41,6 +41,9 @@ class Grabber:
         self._wake = asyncio.Event()
         #: Where grabs go while the call of a scheduler is fresh.
         self._at, self._at_until = "", 0.0
+        #: The newest grab that was taken back, with all before it.
+        self._withdrawn_no = 0
+        self._withdrawing = False
 
     def wake(self) -> None:
         """There may be room now. Cheap: while an answer is awaited it changes nothing."""
@@ -68,10 +71,20 @@ class Grabber:
             self._at, self._at_until = at, now + STAY_SECONDS
             self._wake.set()
 
+    def withdraw(self) -> None:
+        """Nobody is left to run the type: what grabs bring, wherever they wait, would be handed
+        back.
+        """
+        if self._plan.grab_no > self._withdrawn_no:
+            self._withdrawing = True
+            self._wake.set()
+
     async def run(self) -> None:
         await self._source.listen_for_calls(self.type)
         while True:
             self._wake.clear()
+            if self._withdrawing:
+                await self._withdraw()
             step = self._plan.next_step(self._room(), self._clock.monotonic())
             if isinstance(step, Ask):
                 await self._ask(step)
@@ -86,6 +99,15 @@ class Grabber:
             extra = {"action": "grab_failed", "type": self.type, "error": str(error)}
             log.debug("cannot grab", extra=extra)
             self._plan.refused(ask.grab_no, self._clock.monotonic())
+
+    async def _withdraw(self) -> None:
+        self._withdrawing, self._withdrawn_no = False, self._plan.grab_no
+        self._plan.give_up()
+        try:
+            await self._source.withdraw(self.type, self._withdrawn_no)
+        except MeshError as error:
+            extra = {"action": "withdraw_failed", "type": self.type, "error": str(error)}
+            log.debug("cannot take a grab back", extra=extra)
 
     async def _rest(self, until: float | None) -> None:
         if until is None:
@@ -115,6 +137,11 @@ class Board:
         """There may be room for the type."""
         for grabber in self._by_type.get(type_, ()):
             grabber.wake()
+
+    def withdraw(self, type_: str) -> None:
+        """Nobody is left to run the type."""
+        for grabber in self._by_type.get(type_, ()):
+            grabber.withdraw()
 
     def wake_all(self) -> None:
         """There may be room for any type."""

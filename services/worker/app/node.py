@@ -194,8 +194,11 @@ class Node:
         """Attached executors can take so much, by type."""
         for type_ in capacity:
             self._around.instruments.serves(type_)
+        gone = [type_ for type_ in self._around.book.lent if not capacity.get(type_)]
         if self._around.book.lend(capacity, room):
             self._offer_changed.set()
+        for type_ in gone:
+            self._around.board.withdraw(type_)
         for type_ in capacity:
             self._around.board.wake(type_)
 

@@ -143,6 +143,11 @@ class AttemptBook:
         """Whether executors ever attached."""
         return self._lender is not _no_room
 
+    @property
+    def lent(self) -> frozenset[str]:
+        """The types that attached executors run."""
+        return self._lent
+
     def is_lent(self, type_: str) -> bool:
         """Whether attached executors run the type."""
         return type_ in self._lent
