@@ -16,7 +16,14 @@ from jobmesh.v1 import enqueue_service_pb2_grpc as pb_grpc
 from jobmesh.v1.job_pb2 import Job
 from jobmesh.v1.payload_pb2 import Payload
 
-from services.mesh.errors import Draining, InvalidField, JobNotFound, MeshError, SlowConsumer
+from services.mesh.errors import (
+    DependencyUnavailable,
+    Draining,
+    InvalidField,
+    JobNotFound,
+    MeshError,
+    SlowConsumer,
+)
 from services.mesh.rpc import open_channel
 from services.mesh.rpc.channel import resolve, service_config
 from services.mesh.runtime import StartupError, deadline
@@ -45,6 +52,22 @@ async def test_bidirectional_stream_runs_both_ways() -> None:
             assert isinstance(response, pb.EnqueueStreamResponse)
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
+
+
+@pytest.mark.parametrize("ending", [JobNotFound(JOB_ID), None])
+async def test_write_to_a_call_that_has_ended_says_how_it_ended(ending: JobNotFound | None) -> None:
+    async def end(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        if ending is not None:
+            raise ending
+        for nothing in ():
+            yield nothing
+
+    async with mesh() as m:
+        m.sample.on_stream = end
+        call = m.stub.EnqueueStream()
+        await call.code()  # it has ended, and nobody has read that
+        with pytest.raises(JobNotFound if ending else DependencyUnavailable):
+            await call.write(batch(1))
 
 
 async def test_bad_message_inside_a_stream_ends_it_with_its_fields() -> None:

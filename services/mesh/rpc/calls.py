@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import grpc
 
+from services.mesh.errors import DependencyUnavailable, MeshError
 from services.mesh.rpc.errors import from_rpc_error
 from services.mesh.runtime import deadline
 from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
@@ -151,9 +153,24 @@ class StreamCall(_Call):
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self._peer) from error
+        except asyncio.InvalidStateError as error:  # it had ended before: gRPC does not say how
+            raise await self._ending() from error
 
     async def done_writing(self) -> None:
         try:
             await self._call.done_writing()
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self._peer) from error
+
+    async def _ending(self) -> MeshError:
+        """The error that the call ended with; one, too, if it ended well before we had."""
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK:
+            return DependencyUnavailable(self._peer, f"{self._peer} ended the stream")
+        ending = grpc.aio.AioRpcError(
+            code,
+            await self._call.initial_metadata(),
+            await self._call.trailing_metadata(),
+            await self._call.details(),
+        )
+        return from_rpc_error(ending, self._peer)
