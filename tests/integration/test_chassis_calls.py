@@ -27,6 +27,7 @@ from services.mesh.errors import (
 from services.mesh.rpc import open_channel
 from services.mesh.rpc.channel import resolve, service_config
 from services.mesh.runtime import StartupError, deadline
+from services.mesh.testing.faults import FaultProxy, Link
 from tests.integration.chassis_mesh import JOB_ID, SERVICE, get_job, mesh
 
 
@@ -36,6 +37,10 @@ async def ack(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
     async for request in requests:
         count += len(request.items)
         yield pb.EnqueueStreamResponse(first_item=count)
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def batch(size: int) -> pb.EnqueueStreamRequest:
@@ -178,6 +183,28 @@ async def test_calls_go_to_all_addresses_in_turn() -> None:
             async with asyncio.timeout(10):
                 while len(set(served)) < 2:
                     await stub.GetJob(get_job())
+
+
+async def test_replica_that_fell_silent_gets_no_more_calls_after_seconds() -> None:
+    async with AsyncExitStack() as stack:
+        well, silent = [await stack.enter_async_context(mesh()) for _ in range(2)]
+        link = await stack.enter_async_context(FaultProxy(port_of(silent.server.address)))
+        target = f"{well.server.address},{link.address}"
+        channel = open_channel(target, peer="sample", health=SERVICE.full_name)
+        async with channel:
+            stub = pb_grpc.EnqueueServiceStub(channel)
+            async with asyncio.timeout(10):
+                while not link.passed:
+                    await stub.GetJob(get_job())
+            link.become(Link.HOLD)
+            began, streak = time.monotonic(), 0
+            while streak < 6:
+                assert time.monotonic() - began < 12
+                try:
+                    await stub.GetJob(get_job(), timeout=0.5)
+                    streak += 1
+                except MeshError:
+                    streak = 0
 
 
 async def test_idempotent_call_is_retried_and_others_are_not() -> None:

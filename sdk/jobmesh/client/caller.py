@@ -29,6 +29,9 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     # A mesh that restarts is found again at once, not after gRPC's default of up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
+    # Also how long a connection may take to be made, at least: the default lets a replica that
+    # takes connections and says nothing hold every call for 20 seconds.
+    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 

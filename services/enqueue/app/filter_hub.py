@@ -108,13 +108,15 @@ class FilterHub:
             await self._close_if_idle()
 
     async def _deliver(self, watch: FilterWatch, *, resumed: bool) -> Deliveries:
-        told = resumed
+        told = False
         next_beat = self._clock.monotonic() + self._heartbeat
         while True:
             if watch.pending:
                 async with aclosing(self._join(watch, resumed=resumed)) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
+                        # Whoever resumes where nothing happened is told so, by a heartbeat.
+                        told = told or resumed
             while watch.outbox:
                 if (news := watch.take()) is not None:
                     yield news

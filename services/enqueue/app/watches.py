@@ -80,6 +80,9 @@ class WatchHub(Loop):
         try:
             await self._feed_hints()
             await self._begin(watch, namespace, resumed=bool(token))
+            if token and not watch.outbox and not watch.progress.done:
+                # Whoever resumes where nothing happened should not wait to hear that it worked.
+                yield Delivery(Kind.HEARTBEAT, None, watch.token(), tuple(self._lagging))
             while True:
                 while watch.advances:
                     yield watch.take_advance()

@@ -27,9 +27,14 @@ from services.mesh.telemetry.tracing import Tracing
 OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_SEND_BYTES),
     ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A peer that froze or lost its network says nothing, and until it is given up every other call
+    # goes there and waits for its deadline. Keepalive finds that on a connection at rest; writing
+    # puts it off, so under load it is the timeout of the transport's own pings (default: a minute).
+    ("grpc.keepalive_time_ms", 4_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.ping_timeout_ms", 4_000),
+    ("grpc.http2.max_pings_without_data", 0),
     # A peer that restarts is found again within seconds, not after the default's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),

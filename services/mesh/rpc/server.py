@@ -52,7 +52,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     # Must not be more than our clients' keepalive, or they are sent away for too many pings.
-    ("grpc.http2.min_ping_interval_without_data_ms", 20_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.server_max_unrequested_time_in_server", 30),
     # Without this a second server on the same port would silently share it.

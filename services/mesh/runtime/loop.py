@@ -15,6 +15,8 @@ from services.mesh.runtime.tally import Tally
 
 log = logging.getLogger(__name__)
 
+#: Between passes that fail. What is back should not wait for us longer than this.
+BACKOFF = Backoff(first=0.1, ceiling=2.0)
 #: What one pass did, by name; only what is not zero is logged.
 Counts = Mapping[str, int]
 
@@ -59,7 +61,7 @@ class Loop(ABC):
         self.passes = Tally()
         self.failures = 0
         self._interval, self._jitter, self._grace = interval, jitter, grace
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or BACKOFF
         self._rand = rand
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()

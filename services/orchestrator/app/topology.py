@@ -17,6 +17,9 @@ from services.mesh.runtime import Backoff, Dependency, Tasks
 
 log = logging.getLogger(__name__)
 
+#: Between tries to write the map: nothing is routed before it is known.
+BACKOFF = Backoff(first=0.1, ceiling=1.0)
+
 
 class TopologyKeeper:
     """Holds the newest map. Before the first one has come, nothing can be routed."""
@@ -31,7 +34,6 @@ class TopologyKeeper:
     ) -> None:
         self._registry, self._key, self._shards = registry, keys.topology, list(shards)
         self._tasks, self._ready = tasks, ready
-        self._backoff = Backoff()
         self._map: BucketMap | None = None
         self._listeners: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +95,7 @@ class TopologyKeeper:
                 written = await self._registry.replace(self._key, value, revision)
             except DependencyUnavailable as error:
                 self._ready.down(error)
-                await asyncio.sleep(self._backoff.delay(failures))
+                await asyncio.sleep(BACKOFF.delay(failures))
                 continue
             if written is not None:
                 extra = {"action": "topology_written", "epoch": wanted.epoch}

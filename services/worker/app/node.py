@@ -20,7 +20,7 @@ from services.worker.ports import Membership, Schedulers
 
 log = logging.getLogger(__name__)
 
-ENTER = Backoff(first=0.2, ceiling=5.0)
+ENTER = Backoff(first=0.2, ceiling=1.0)
 #: Of the time to drain, what is kept for handing back: killing, reporting, hearing the verdicts.
 RESERVE_SECONDS = 3.0
 ANNOUNCE_SECONDS = 1.0

@@ -38,7 +38,7 @@ MAX_BYTES = 2 * 1024 * 1024
 #: A stream that held for so long was not refused: the next one may be opened soon.
 STEADY_SECONDS = 5.0
 RECONNECT = Backoff(first=0.05, ceiling=2.0)
-RETRY = Backoff(first=0.2, ceiling=5.0)
+RETRY = Backoff(first=0.2, ceiling=2.0)
 
 
 class Listener(Protocol):

@@ -242,6 +242,16 @@ async def test_there_is_no_token_while_the_snapshot_may_hold_more_than_the_order
         assert token
 
 
+async def test_a_watch_that_resumes_where_nothing_happened_hears_so_at_once():
+    source = Source("s0", "s1")
+    async with Stand(source).watch() as watch:
+        _, token = await until_beat(watch)
+    stand = Stand(source)
+    stand.hub._heartbeat = 3600
+    async with stand.watch(token) as watch:
+        assert (await until_beat(watch))[0] == []
+
+
 async def test_a_watch_resumes_after_any_of_its_tokens_on_another_replica():
     source = Source("s0", "s1")
     async with Stand(source).watch() as watch:

@@ -234,6 +234,17 @@ async def test_a_resumed_watch_goes_on_after_the_token_without_a_snapshot():
         ]
 
 
+async def test_a_watch_that_resumes_where_nothing_happened_hears_so_at_once():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        token = (await anext(watch)).token
+    stand.hub._heartbeat = 3600
+    async with aclosing(stand.hub.watch("n", [J], token)) as watch, asyncio.timeout(5):
+        beat = await anext(watch)
+        assert (beat.kind, bool(beat.token)) == (Kind.HEARTBEAT, True)
+
+
 async def test_a_token_of_another_watch_is_refused():
     stand = Stand()
     stand.rows.add(J)

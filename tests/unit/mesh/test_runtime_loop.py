@@ -87,6 +87,15 @@ async def test_failing_pass_is_tried_again_after_a_backoff() -> None:
         assert loop.failures == 0
 
 
+async def test_a_loop_that_failed_for_an_hour_is_back_within_two_seconds() -> None:
+    def work() -> Counts:
+        raise OSError("away")
+
+    loop = Probe(work)
+    loop.failures = 1000
+    assert -2.0 <= await loop._pass() < 0
+
+
 async def test_nudges_do_not_shorten_the_backoff() -> None:
     def work() -> Counts:
         raise OSError("away")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ from services.mesh.errors import (
     Overloaded,
     ShardUnavailable,
 )
+from services.mesh.testing.faults import FaultProxy, Link
+from services.mesh.testing.waiting import eventually
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -44,6 +47,18 @@ def succeed(mesh: MemoryMesh, job_id: str) -> None:
 
 
 # --- what is sent
+
+
+async def test_a_connection_that_nobody_answers_is_given_up_within_seconds(address: str) -> None:
+    port = int(address.rpartition(":")[2])
+    async with FaultProxy(port) as link, AsyncClient(link.address) as client:
+        link.become(Link.HANG)
+        call = asyncio.create_task(client.enqueue("echo"), name="enqueue")
+        await eventually(lambda: bool(link._connections))
+        # What was swallowed does not come again: only a new connection helps.
+        link.become(Link.PASS)
+        async with asyncio.timeout(6):
+            await call
 
 
 async def test_everything_said_about_a_job_reaches_the_mesh(
