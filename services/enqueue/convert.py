@@ -23,6 +23,7 @@ from services.enqueue.domain.filtering import WatchFilter
 from services.mesh.errors import InvalidField, MeshError, NotImplementedYet
 from services.mesh.jobs import ids
 from services.mesh.rpc.items import from_item_error, to_item_error
+from services.mesh.wire.events import HintedEvent
 from services.mesh.wire.ties import ties_from_proto
 from services.mesh.wire.values import optional_datetime, timestamp
 
@@ -165,21 +166,30 @@ def watch_response(delivery: Delivery, now: datetime) -> pb.WatchJobsResponse:
         case Kind.SNAPSHOT:
             response.snapshot.CopyFrom(delivery.message)
         case Kind.EVENT:
-            response.event.CopyFrom(delivery.message)
+            _put_event(response.event, delivery.message)
         case Kind.HEARTBEAT:
             beat = pb.Heartbeat(time=timestamp(now), lagging_shards=delivery.lagging)
             response.heartbeat.CopyFrom(beat)
         case Kind.DRAIN:
             response.drain.SetInParent()
         case Kind.BATCH:
-            kinds: dict[Kind, list[Any]] = {Kind.SNAPSHOT: [], Kind.EVENT: []}
+            snapshots, events = response.batch.snapshots, response.batch.events
             for part in delivery.message:
-                kinds[part.kind].append(part.message)
-            response.batch.snapshots.extend(kinds[Kind.SNAPSHOT])
-            response.batch.events.extend(kinds[Kind.EVENT])
+                if part.kind is Kind.SNAPSHOT:
+                    snapshots.append(part.message)
+                else:
+                    _put_event(events.add(), part.message)
         case Kind.PROGRESS:
             response.progress.CopyFrom(delivery.message)
     return response
+
+
+def _put_event(event: job_pb2.JobEvent, message: job_pb2.JobEvent | HintedEvent) -> None:
+    """What was read is a message already; what was hinted becomes one here."""
+    if isinstance(message, HintedEvent):
+        message.fill(event)
+    else:
+        event.CopyFrom(message)
 
 
 def watch_filter(request: pb.WatchJobsRequest) -> WatchFilter:

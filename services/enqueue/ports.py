@@ -51,11 +51,12 @@ class HintFeed(Protocol):
     """Transitions as the broker brings them: fast, and perhaps not all."""
 
     async def open(
-        self, wanted: Container[bytes], sink: Callable[[Sequence[Change]], None]
+        self, wanted: Mapping[bytes, str], sink: Callable[[Sequence[Change]], None]
     ) -> None:
         """Begin; when this returns, what is committed from now on is on its way.
 
-        Only jobs whose id, as 16 bytes, is wanted at that moment are looked at.
+        Only jobs whose id, as 16 bytes, is wanted at that moment are looked at; it is known as that
+        text.
         """
         ...
 

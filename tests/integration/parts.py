@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -17,7 +18,7 @@ from services.mesh.config import ServiceConfig
 from services.mesh.rpc import Channel, Server, open_channel
 from services.mesh.runtime import Process
 from services.mesh.store.postgres import PostgresShard
-from services.mesh.wire.events import read_hint
+from services.mesh.wire.events import HintedEvent, read_hint
 from services.orchestrator.config import OrchestratorConfig
 from services.orchestrator.main import build
 
@@ -39,7 +40,7 @@ class Stand:
     ) -> None:
         self.address = address
         self.process, self.stub, self.bus, self.subjects = process, stub, bus, Subjects(prefix)
-        self.hints: list[job_pb2.JobEvent] = []
+        self.hints: list[HintedEvent] = []
         #: (shard, names) of every hint: new jobs are told of by namespace and type only.
         self.bells: list[tuple[str, set[str]]] = []
         self.nudges: list[tuple[str, str]] = []
@@ -127,11 +128,11 @@ async def all_healthy(stand: Stand) -> None:
     call.cancel()
 
 
-class Everything:
+class Everything(dict):
     """Wants every job."""
 
-    def __contains__(self, job_id: object) -> bool:
-        return True
+    def get(self, key: bytes) -> str:
+        return str(uuid.UUID(bytes=key))
 
 
 async def listen(stand: Stand) -> None:

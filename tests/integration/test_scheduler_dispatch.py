@@ -224,7 +224,7 @@ async def test_transitions_are_published_as_hints(rig: Rig) -> None:
         ids = await rig.put("s1", "t", 2)
         await until(lambda: bool(hints))
         assert hints[0].shard == "s1"
-        events = list(read_hint(hints[0].SerializeToString(), {i.bytes for i in ids}))
+        events = read_hint(hints[0].SerializeToString(), {i.bytes: str(i) for i in ids})
         assert {event.job_id for event in events} == {str(i) for i in ids}
         assert {event.state for event in events} == {job_pb2.JOB_STATE_DISPATCHED}
         assert {event.version for event in events} == {2}

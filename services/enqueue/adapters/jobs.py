@@ -12,7 +12,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from services.enqueue.ports import Change
 from services.mesh.bus import Bus, Message, Subjects, Subscription
 from services.mesh.rpc.items import from_item_error
-from services.mesh.wire.events import read_hint
+from services.mesh.wire.events import HintedEvent, read_hint
 from services.mesh.wire.progress import read_progress
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class OrchestratorSource:
         return [change_of(event) for event in answer.events], list(answer.missing_shards)
 
 
-def change_of(event: job_pb2.JobEvent) -> Change:
+def change_of(event: job_pb2.JobEvent | HintedEvent) -> Change:
     return Change(event.job_id, event.version, event.state in TERMINAL, event)
 
 
@@ -71,12 +71,12 @@ class BusHints:
         self._subscription: Subscription | None = None
 
     async def open(
-        self, wanted: Container[bytes], sink: Callable[[Sequence[Change]], None]
+        self, wanted: Mapping[bytes, str], sink: Callable[[Sequence[Change]], None]
     ) -> None:
         def received(message: Message) -> None:
             try:
                 changes = [change_of(event) for event in read_hint(message.payload, wanted)]
-            except (DecodeError, IndexError):
+            except (DecodeError, IndexError, ValueError):
                 return  # not from us; the re-read does not depend on it
             if changes:
                 sink(changes)

@@ -46,7 +46,8 @@ class WatchHub(Loop):
         self._advances, self._advancing = advances, False
         self._reread, self._heartbeat, self._backlog = reread, heartbeat, backlog
         self._watches: dict[str, set[Watch]] = {}
-        self._wanted: set[bytes] = set()
+        #: By their 16 bytes.
+        self._wanted: dict[bytes, str] = {}
         self._all: set[Watch] = set()
         self._fed = False
         self._feeding = asyncio.Lock()
@@ -216,7 +217,7 @@ class WatchHub(Loop):
         self._all.add(watch)
         for job_id in watch.job_ids:
             self._watches.setdefault(job_id, set()).add(watch)
-            self._wanted.add(ids.to_bytes(job_id))
+            self._wanted[ids.to_bytes(job_id)] = job_id
         self._gauge.set(len(self._all))
 
     def _leave(self, watch: Watch) -> None:
@@ -226,7 +227,7 @@ class WatchHub(Loop):
             watches.discard(watch)
             if not watches:
                 self._watches.pop(job_id, None)
-                self._wanted.discard(ids.to_bytes(job_id))
+                self._wanted.pop(ids.to_bytes(job_id), None)
         self._gauge.set(len(self._all))
 
     async def _feed_hints(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from jobmesh.v1 import bus_pb2, job_pb2
 
@@ -60,45 +61,25 @@ def hint(shard: str, events: Sequence[JobEvent]) -> bytes:
     return batch.SerializeToString()
 
 
-def read_hint(payload: bytes, wanted: Container[bytes]) -> Iterator[job_pb2.JobEvent]:
-    """The events of a hint whose job (as 16 bytes) is wanted. DecodeError if it is no hint."""
-    batch = bus_pb2.EventBatch.FromString(payload)
-    ids = batch.job_ids
-    starts = range(0, len(batch.versions) * ID_BYTES, ID_BYTES)
-    numbers = [at // ID_BYTES for at in starts if ids[at : at + ID_BYTES] in wanted]
-    if not numbers:
-        return
-    columns = _Columns(batch)
-    for number in numbers:
-        yield columns.event(number)
+class HintedEvent(NamedTuple):
+    """One transition of a hint. It becomes a message only when it is delivered, in its place."""
 
+    job_id: str
+    namespace: str
+    type: str
+    version: int
+    state: job_pb2.JobState.ValueType
+    reason: job_pb2.EventReason.ValueType
+    attempt: int
+    dispatch_no: int
+    worker_id: str
+    time_us: int
+    detail: bus_pb2.EventDetail | None
 
-class _Columns:
-    """The columns of a batch as lists: looking into a repeated field costs ten times as much."""
-
-    def __init__(self, batch: bus_pb2.EventBatch) -> None:
-        names = list(batch.names)
-        self._ids = batch.job_ids
-        self._rows = list(
-            zip(
-                [names[place] for place in batch.namespaces],
-                [names[place] for place in batch.types],
-                batch.versions,
-                batch.states,
-                batch.reasons,
-                batch.attempts,
-                batch.dispatch_nos,
-                [names[place] for place in batch.workers],
-                batch.times_us,
-                strict=True,
-            )
-        )
-        self._details = {detail.event: detail for detail in batch.details}
-
-    def event(self, number: int) -> job_pb2.JobEvent:
-        event = job_pb2.JobEvent()
-        event.job_id = _uuid_text(self._ids[number * ID_BYTES : (number + 1) * ID_BYTES])
+    def fill(self, event: job_pb2.JobEvent) -> None:
+        """Write it into a message that is empty."""
         (
+            event.job_id,
             event.namespace,
             event.type,
             event.version,
@@ -108,19 +89,56 @@ class _Columns:
             event.dispatch_no,
             event.worker_id,
             micros,
-        ) = self._rows[number]
+            detail,
+        ) = self
         set_micros(event.time, micros)
-        if number in self._details:
-            self._add_detail(event, self._details[number])
-        return event
-
-    def _add_detail(self, event: job_pb2.JobEvent, detail: bus_pb2.EventDetail) -> None:
-        if detail.HasField("failure"):
-            event.failure.CopyFrom(detail.failure)
-        if detail.due_time_us:
-            set_micros(event.due_time, detail.due_time_us)
+        if detail is not None:
+            _add_detail(event, detail)
 
 
-def _uuid_text(raw: bytes) -> str:
-    text = raw.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+def read_hint(payload: bytes, wanted: Mapping[bytes, str]) -> list[HintedEvent]:
+    """The events of a hint whose job is wanted: its id as 16 bytes, and as text. DecodeError, or
+    IndexError or ValueError where its columns do not fit, if it is no hint.
+    """
+    batch = bus_pb2.EventBatch.FromString(payload)
+    ids = batch.job_ids
+    starts = range(0, len(batch.versions) * ID_BYTES, ID_BYTES)
+    jobs = [wanted.get(ids[at : at + ID_BYTES]) for at in starts]
+    if not any(jobs):
+        return []
+    names = list(batch.names)
+    rows = zip(
+        jobs,
+        [names[place] for place in batch.namespaces],
+        [names[place] for place in batch.types],
+        batch.versions,
+        batch.states,
+        batch.reasons,
+        batch.attempts,
+        batch.dispatch_nos,
+        [names[place] for place in batch.workers],
+        batch.times_us,
+        _details(batch, jobs),
+        strict=True,
+    )
+    make = HintedEvent._make
+    return [make(row) for row in rows if row[0] is not None]
+
+
+def _details(
+    batch: bus_pb2.EventBatch, jobs: Sequence[str | None]
+) -> list[bus_pb2.EventDetail | None]:
+    details: list[bus_pb2.EventDetail | None] = [None] * len(jobs)
+    for detail in batch.details:
+        if jobs[detail.event] is not None:
+            # A copy: as a part of the batch it would keep all of that in memory.
+            details[detail.event] = copy = bus_pb2.EventDetail()
+            copy.CopyFrom(detail)
+    return details
+
+
+def _add_detail(event: job_pb2.JobEvent, detail: bus_pb2.EventDetail) -> None:
+    if detail.HasField("failure"):
+        event.failure.CopyFrom(detail.failure)
+    if detail.due_time_us:
+        set_micros(event.due_time, detail.due_time_us)

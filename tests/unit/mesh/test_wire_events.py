@@ -7,6 +7,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from jobmesh.v1 import bus_pb2, job_pb2
 
 from services.mesh.jobs.model import JobEvent
 from services.mesh.jobs.retry import Failure
@@ -33,16 +34,30 @@ events = st.builds(
 )
 
 
+def filled(hinted):
+    event = job_pb2.JobEvent()
+    hinted.fill(event)
+    return event
+
+
 @given(st.lists(events, max_size=20), st.data())
 def test_what_is_wanted_comes_back_as_it_went_in(sent, data):
-    wanted = {event.job_id.bytes for event in sent if data.draw(st.booleans())}
-    got = list(read_hint(hint("s0", sent), wanted))
+    chosen = (event.job_id for event in sent if data.draw(st.booleans()))
+    wanted = {job_id.bytes: str(job_id) for job_id in chosen}
+    got = [filled(event) for event in read_hint(hint("s0", sent), wanted)]
     assert got == [event_to_proto(event) for event in sent if event.job_id.bytes in wanted]
 
 
 def test_what_is_no_hint_is_a_decode_error():
     with pytest.raises(DecodeError):
-        list(read_hint(b"\xff\xff\xff", set()))
+        read_hint(b"\xff\xff\xff", {})
+
+
+def test_a_hint_whose_columns_do_not_fit_is_none():
+    job_id = uuid4()
+    batch = bus_pb2.EventBatch(job_ids=job_id.bytes, versions=[1], names=[""])
+    with pytest.raises(ValueError, match="zip"):
+        read_hint(batch.SerializeToString(), {job_id.bytes: str(job_id)})
 
 
 def test_a_hint_of_a_plain_transition_is_small():
