@@ -73,6 +73,12 @@ class WorkerConfig(OrchestratorConfig, S3Config, NatsConfig, EtcdConfig, Service
     log_bytes: int = setting(
         1024 * 1024, "What is kept of the log of one attempt.", low=1024, high=64 * 1024 * 1024
     )
+    log_seconds: float = setting(
+        3.0,
+        "A running attempt's log is kept this often; long ones less. 0: when it ends.",
+        low=0,
+        high=3600,
+    )
     spool_dir: str | None = setting(
         None, "Folder for inputs, outputs and scratch files; empty: the system's own."
     )

@@ -140,6 +140,7 @@ def _runner(
         default_timeout=config.run_timeout_seconds,
         abandon_after=config.kill_grace_seconds + 1.0,
         log_bytes=config.log_bytes,
+        log_seconds=config.log_seconds,
     )
     return Runner(executors, offering.timeouts, courier, instruments, process.clock, limits)
 

@@ -233,6 +233,14 @@ class Objects(Protocol):
         """Write the lines under the attempt's own key."""
         ...
 
+    async def keep_log_so_far(self, attempt: Attempt, lines: Sequence[LogLine]) -> None:
+        """The same while it runs, under another key; it takes the place of the one before."""
+        ...
+
+    async def forget_log_so_far(self, attempt: Attempt) -> None:
+        """Remove what that wrote."""
+        ...
+
 
 # --- instruments
 

@@ -7,12 +7,17 @@ import subprocess
 import sys
 from contextlib import aclosing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from jobmesh import JobState
 from jobmesh.client import AsyncClient
 from localmesh.harness import RunningMesh
 
+from services.mesh.blob import output_key
+from services.mesh.blob.s3 import S3BlobStore, S3Connection, S3Settings
+from services.mesh.errors import NotFound
+from services.mesh.jobs.logs import LOG_SO_FAR_NAME, log_from_bytes
 from services.mesh.testing.waiting import eventually
 from tests.e2e.hands import PATIENCE, Worker, WorkerRoom, aside, types_known
 
@@ -54,8 +59,12 @@ async def test_a_watcher_sees_how_far_a_handler_is(
     assert job.version == 4  # progress is no transition
 
 
-async def test_a_checkpoint_survives_the_death_of_its_worker(
-    storm_client: AsyncClient, room: WorkerRoom, worker: Worker, tmp_path: Path
+async def test_checkpoint_and_log_survive_the_death_of_their_worker(
+    storm: RunningMesh,
+    storm_client: AsyncClient,
+    room: WorkerRoom,
+    worker: Worker,
+    tmp_path: Path,
 ) -> None:
     handle = await storm_client.enqueue("steps", {"folder": str(tmp_path)})
     let_go(tmp_path, 0, 1)
@@ -65,12 +74,42 @@ async def test_a_checkpoint_survives_the_death_of_its_worker(
         return progress is not None and progress.message == "step 2"
 
     await eventually(at_the_third_step, PATIENCE)
+    job_id = UUID(handle.id)
+
+    async def its_line_is_kept() -> bool:
+        return "step 2 of dispatch 1" in await so_far(storm, job_id)
+
+    await eventually(its_line_is_kept, PATIENCE)
     worker.kill()
     await room.ready(app="saying_app")
     let_go(tmp_path, 2)
     assert await handle.result(PATIENCE) == [2, 3]
     job = await handle.get(full=True)
     assert [one.outcome for one in job.attempts] == ["LOST", "SUCCEEDED"]
+    lines = [line.text async for line in handle.logs()]
+    steps = [(0, 1), (1, 1), (2, 1), (2, 2)]
+    assert lines == [f"step {step} of dispatch {dispatch}" for step, dispatch in steps]
+
+
+async def so_far(mesh: RunningMesh, job_id: UUID) -> list[str]:
+    """What is kept of the log of the first dispatch while it runs."""
+    told = mesh.environment()
+    connection = S3Connection(
+        S3Settings(
+            told["JOBMESH_S3_ENDPOINT"],
+            told["JOBMESH_S3_REGION"],
+            told["JOBMESH_S3_ACCESS_KEY"],
+            told["JOBMESH_S3_SECRET_KEY"],
+        )
+    )
+    try:
+        store = S3BlobStore(connection, told["JOBMESH_S3_OUTPUT_BUCKET"])
+        data = await store.get_bytes(output_key("default", job_id, 1, LOG_SO_FAR_NAME))
+        return [line.text for line in log_from_bytes(data)]
+    except NotFound:
+        return []
+    finally:
+        await connection.close()
 
 
 async def test_lines_are_read_live_and_kept(

@@ -14,7 +14,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as orchestrator_pb
 from services.mesh.blob import output_key
 from services.mesh.blob.s3 import S3BlobStore, S3Connection, S3Settings
 from services.mesh.errors import InvalidField, JobNotFound
-from services.mesh.jobs.logs import LOG_NAME, LogLine, log_to_bytes
+from services.mesh.jobs.logs import LOG_NAME, LOG_SO_FAR_NAME, LogLine, log_to_bytes
 from tests.integration.test_enqueue import Desk, desk, read  # noqa: F401
 
 # ruff: noqa: F811 - the fixture
@@ -117,10 +117,24 @@ async def test_kept_lines_are_read_and_go_on_after_the_last_one_received(desk, s
     assert [answer async for answer in desk.stub.WatchLogs(request)] == []
 
 
-async def keep(s3, job_id: UUID, data: bytes) -> None:
+async def test_of_a_dispatch_that_was_lost_what_was_kept_while_it_ran_is_read(desk, s3_settings):
+    claim = await claimed(desk)
+    so_far = log_to_bytes([LogLine(1, 1_000_000, "one")])
+    await keep(s3_settings, claim.id, so_far, LOG_SO_FAR_NAME)
+    assert await say(desk, claim, succeeded={}) == COMMITTED
+    request = pb.WatchLogsRequest(job_id=str(claim.id))
+    got = [line async for answer in desk.stub.WatchLogs(request) for line in answer.lines]
+    assert [line.text for line in got] == ["one"]
+    whole = log_to_bytes([LogLine(1, 1_000_000, "one"), LogLine(2, 2_000_000, "two")])
+    await keep(s3_settings, claim.id, whole)
+    got = [line async for answer in desk.stub.WatchLogs(request) for line in answer.lines]
+    assert [line.text for line in got] == ["one", "two"]
+
+
+async def keep(s3, job_id: UUID, data: bytes, name: str = LOG_NAME) -> None:
     connection = S3Connection(S3Settings(s3.endpoint, s3.region, s3.access_key, s3.secret_key))
     store = S3BlobStore(connection, s3.output_bucket)
-    await store.put_bytes(output_key("default", job_id, 1, LOG_NAME), data)
+    await store.put_bytes(output_key("default", job_id, 1, name), data)
     await connection.close()
 
 

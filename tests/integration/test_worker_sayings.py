@@ -16,8 +16,8 @@ from localmesh.providers import S3Settings as Store
 
 from services.mesh.blob import output_key
 from services.mesh.blob.s3 import S3BlobStore, S3Connection, S3Settings
-from services.mesh.errors import AttemptNotFound, InvalidField
-from services.mesh.jobs.logs import LOG_NAME, log_from_bytes
+from services.mesh.errors import AttemptNotFound, InvalidField, NotFound
+from services.mesh.jobs.logs import LOG_NAME, LOG_SO_FAR_NAME, log_from_bytes
 from services.mesh.testing.waiting import eventually
 from tests.integration.worker_rig import Rig, dispatch, new_job, rigged
 
@@ -35,16 +35,19 @@ async def rig(
         spool=tmp_path,
         types=TYPES,
         s3=s3_settings,
+        log_seconds=0.05,
     ) as made:
         yield await made.start()
 
 
-async def kept(s3: Store, job: UUID) -> list[str]:
+async def kept(s3: Store, job: UUID, name: str = LOG_NAME) -> list[str]:
     settings = S3Settings(s3.endpoint, s3.region, s3.access_key, s3.secret_key)
     connection = S3Connection(settings)
     try:
         store = S3BlobStore(connection, s3.output_bucket)
-        data = await store.get_bytes(output_key("default", job, 1, LOG_NAME))
+        data = await store.get_bytes(output_key("default", job, 1, name))
+    except NotFound:
+        return []
     finally:
         await connection.close()
     return [line.text for line in log_from_bytes(data)]
@@ -104,11 +107,18 @@ async def test_lines_are_streamed_live_and_kept(rig: Rig, s3_settings: Store) ->
         assert [(line.number, line.attempt, line.text) for line in news.lines] == [
             (1, 1, "from below")
         ]
+
+        async def kept_so_far() -> bool:
+            return await kept(s3_settings, job, LOG_SO_FAR_NAME) == ["from below"]
+
+        await eventually(kept_so_far)  # a worker that is killed now loses nothing
+        assert await kept(s3_settings, job) == []
         await stub.CancelAttempt(pb.CancelAttemptRequest(job_id=str(job)))
         async with asyncio.timeout(10):
             assert await watch.read() is grpc.aio.EOF  # it ends with the attempt
         await rig.orchestrator.reported(job, "handed_back")
         assert await kept(s3_settings, job) == ["from below"]
+        assert await kept(s3_settings, job, LOG_SO_FAR_NAME) == []
         with pytest.raises(AttemptNotFound):
             await stub.WatchAttempt(pb.WatchAttemptRequest(job_id=str(job))).read()
         with pytest.raises(InvalidField):

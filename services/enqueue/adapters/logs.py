@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from services.enqueue.adapters.jobs import TERMINAL
 from services.enqueue.ports import Tried
 from services.mesh.blob import BlobStore, output_key
 from services.mesh.errors import MeshError, NotFound
-from services.mesh.jobs.logs import LOG_NAME, LogLine, log_from_bytes
+from services.mesh.jobs.logs import LOG_NAME, LOG_SO_FAR_NAME, LogLine, log_from_bytes
 from services.mesh.lease import Keys, Registry
 from services.mesh.rpc import Channel, TlsFiles, open_channel
 from services.mesh.rpc.items import from_item_error
@@ -79,12 +80,13 @@ class MeshLogs:
         return tries, job.state in TERMINAL
 
     async def kept(self, namespace: str, job_id: str, fence: int) -> Sequence[LogLine]:
-        key = output_key(namespace, UUID(job_id), fence, LOG_NAME)
-        try:
-            data = await self._outputs.get_bytes(key, max_size=MAX_LOG_BYTES)
-        except NotFound:
-            return ()
-        return list(log_from_bytes(data))
+        # Of a worker that was killed there is what it kept while the attempt ran.
+        for name in (LOG_NAME, LOG_SO_FAR_NAME):
+            key = output_key(namespace, UUID(job_id), fence, name)
+            with suppress(NotFound):
+                data = await self._outputs.get_bytes(key, max_size=MAX_LOG_BYTES)
+                return list(log_from_bytes(data))
+        return ()
 
     async def live(
         self, job_id: str, tried: Tried, after: int, *, once: bool

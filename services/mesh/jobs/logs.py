@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 #: Name of the object under the attempt's own key.
 LOG_NAME = "log"
+#: What there was of it while the attempt ran: all that is left when its worker was killed.
+LOG_SO_FAR_NAME = "log.so-far"
 LOG_CONTENT_TYPE = "application/x-ndjson"
 
 

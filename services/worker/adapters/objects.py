@@ -11,7 +11,13 @@ from typing import BinaryIO
 from services.mesh.blob import BlobStore, output_key
 from services.mesh.blob.keys import OUTPUT_NAME
 from services.mesh.errors import ObjectCorrupt
-from services.mesh.jobs.logs import LOG_CONTENT_TYPE, LOG_NAME, LogLine, log_to_bytes
+from services.mesh.jobs.logs import (
+    LOG_CONTENT_TYPE,
+    LOG_NAME,
+    LOG_SO_FAR_NAME,
+    LogLine,
+    log_to_bytes,
+)
 from services.mesh.jobs.model import ObjectRef, Payload
 from services.worker.domain.attempt import Attempt
 from services.worker.ports import Objects
@@ -63,13 +69,25 @@ class BlobObjects(Objects):
         return Payload.stored(ref, content_type)
 
     async def keep_log(self, attempt: Attempt, lines: Sequence[LogLine]) -> None:
-        key = output_key(attempt.namespace, attempt.job_id, attempt.fence, LOG_NAME)
+        await self._write_log(_key(attempt, LOG_NAME), lines)
+
+    async def keep_log_so_far(self, attempt: Attempt, lines: Sequence[LogLine]) -> None:
+        await self._write_log(_key(attempt, LOG_SO_FAR_NAME), lines)
+
+    async def forget_log_so_far(self, attempt: Attempt) -> None:
+        await self._outputs.delete([_key(attempt, LOG_SO_FAR_NAME)])
+
+    async def _write_log(self, key: str, lines: Sequence[LogLine]) -> None:
         data = await asyncio.to_thread(log_to_bytes, lines)
         await self._outputs.put_bytes(key, data, content_type=LOG_CONTENT_TYPE)
 
 
 def _output_key(attempt: Attempt) -> str:
-    return output_key(attempt.namespace, attempt.job_id, attempt.fence, OUTPUT_NAME)
+    return _key(attempt, OUTPUT_NAME)
+
+
+def _key(attempt: Attempt, name: str) -> str:
+    return output_key(attempt.namespace, attempt.job_id, attempt.fence, name)
 
 
 async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:

@@ -118,14 +118,30 @@ class Courier:
 
     # --- logs
 
-    async def keep_log(self, attempt: Attempt, lines: Sequence[LogLine]) -> None:
-        """Keep the lines of an attempt, if that is soon done: no job waits long for its log."""
+    async def keep_log(
+        self, attempt: Attempt, lines: Sequence[LogLine], *, was_kept: bool = False
+    ) -> None:
+        """Keep the lines of an attempt, if that is soon done: no job waits long for its log.
+
+        What `was_kept` while it ran is removed then, and else is what there is of its log.
+        """
         try:
             async with asyncio.timeout(LOG_SECONDS):
                 await self._objects.keep_log(attempt, lines)
+                if was_kept:
+                    await self._objects.forget_log_so_far(attempt)
         except (MeshError, OSError, TimeoutError) as error:
             extra = {"action": "log_lost", "job_id": str(attempt.job_id), "count": len(lines)}
             log.warning("cannot keep the log of an attempt: %s", error, extra=extra)
+
+    async def keep_log_so_far(self, attempt: Attempt, lines: Sequence[LogLine]) -> None:
+        """Keep the lines of an attempt that runs; if that fails, there is another time."""
+        try:
+            async with asyncio.timeout(LOG_SECONDS):
+                await self._objects.keep_log_so_far(attempt, lines)
+        except (MeshError, OSError, TimeoutError) as error:
+            extra = {"action": "log_not_kept", "job_id": str(attempt.job_id), "count": len(lines)}
+            log.info("cannot keep the log of a running attempt: %s", error, extra=extra)
 
 
 def _inline(content: bytes, content_type: str) -> Succeeded:

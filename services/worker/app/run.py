@@ -113,7 +113,9 @@ class Run(Observer):
             self.limits.extend(seconds)
 
     def logged(self, text: str, time_us: int = 0) -> None:
-        self.voice.logged(text, time_us or self.runner.now_us())
+        voice = self.voice
+        if voice.logged(text, time_us or self.runner.now_us()):
+            self.runner.logs.spoke(self.attempt, voice.log)
 
     async def checkpointed(self, state: Payload) -> bool:
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()

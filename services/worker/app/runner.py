@@ -17,6 +17,7 @@ from pathlib import Path
 
 from services.mesh.clock import Clock
 from services.worker.app.courier import Courier
+from services.worker.app.log_keeper import LogKeeper
 from services.worker.app.run import Keeper, Run
 from services.worker.app.voice import Voice
 from services.worker.domain.attempt import Attempt, Stop
@@ -51,6 +52,8 @@ class RunSettings:
     """
     log_bytes: int = 1024 * 1024
     """What is kept of the log of one attempt, while it runs and afterwards."""
+    log_seconds: float = 3.0
+    """How long a line of a running attempt may be lost with its worker; 0: until it ends."""
 
 
 class Runner:
@@ -72,6 +75,7 @@ class Runner:
         self._clock = clock
         self._settings = settings
         self.log_bytes = settings.log_bytes
+        self.logs = LogKeeper(courier.keep_log_so_far, settings.log_seconds)
         self._runs: dict[Attempt, Run] = {}
         #: Runs whose start was not reported yet, the oldest first.
         self._fresh: dict[Run, None] = {}
@@ -127,6 +131,7 @@ class Runner:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
         if self._announcing is not None:
             self._announcing.cancel()
+        self.logs.close()
 
     def now_us(self) -> int:
         """The wall clock, for reports."""
@@ -165,7 +170,8 @@ class Runner:
         self._handler_over(run)
         self._set_timer(run, None)
         with suppress(asyncio.CancelledError):
-            await self._courier.keep_log(run.attempt, spoken.log.all())
+            was_kept = self.logs.ended(run.attempt)
+            await self._courier.keep_log(run.attempt, spoken.log.all(), was_kept=was_kept)
 
     async def _run(self, run: Run) -> Ending:
         attempt = run.attempt
@@ -245,6 +251,7 @@ class Runner:
     def _forget(self, run: Run) -> None:
         if run.limits is not None or run.spoken is not None:
             run.fall_silent()
+            self.logs.ended(run.attempt)
         self._fresh.pop(run, None)
         self._runs.pop(run.attempt, None)
         if not self._runs:

@@ -53,10 +53,12 @@ class Voice:
             else:
                 self._timer = loop.call_later(wait, self._pass_on)
 
-    def logged(self, text: str, time_us: int) -> None:
+    def logged(self, text: str, time_us: int) -> bool:
+        """False: it comes after the end."""
         if not self._over:
             self.log.add(text, time_us)
             self._wake()
+        return not self._over
 
     def speak_out(self) -> None:
         """The handler has ended: tell what was held back."""

@@ -41,6 +41,11 @@ class LogBook:
         return self._last
 
     @property
+    def size(self) -> int:
+        """What the lines that are here cost, in bytes."""
+        return self._size
+
+    @property
     def dropped(self) -> int:
         """How many lines made way."""
         return self._last - len(self._lines)
