@@ -126,12 +126,16 @@ def cancels_from_bytes(data: bytes) -> list[tuple[bytes, int]]:
 def reports_to_proto(
     reports: Sequence[Report], *, columns: bool
 ) -> orchestrator_service_pb2.ReportAttemptsRequest:
-    """One message. With `columns`, the plain ones in these: they count as said first."""
+    """One message. With `columns`, the plain ones in these: they count as said first, so no attempt
+    of which something else is said, like its start, is among them.
+    """
     request = orchestrator_service_pb2.ReportAttemptsRequest()
+    others = {_dispatch(report) for report in reports if not isinstance(report.what, Succeeded)}
     plain: dict[tuple[str, bool], list[tuple[Attempt, bytes | None]]] = {}
     for report in reports:
         what = report.what
-        if columns and isinstance(what, Succeeded) and _is_plain(report, what):
+        alone = columns and not (others and _dispatch(report) in others)
+        if alone and isinstance(what, Succeeded) and _is_plain(report, what):
             output = what.output
             kind = output.content_type, output.data is not None
             plain.setdefault(kind, []).append((report.attempt, output.data))
@@ -146,6 +150,10 @@ def reports_to_proto(
             content_type=content_type,
         )
     return request
+
+
+def _dispatch(report: Report) -> tuple[bytes, int]:
+    return report.attempt.key, report.attempt.fence
 
 
 def _is_plain(report: Report, what: Succeeded) -> bool:

@@ -171,8 +171,6 @@ class Reporter:
             batch.append(self._outbox.popleft())
             if self._progress and self._progress.get(report.attempt) is report:
                 del self._progress[report.attempt]
-        # Ends that are reported in columns count as said first, so all such ends are.
-        batch.sort(key=_is_no_success)
         for report in batch:
             attempt = report.attempt
             self._told.setdefault((attempt.key, attempt.fence), []).append(report)
@@ -249,10 +247,6 @@ class Reporter:
         if self._again_timer is not None:
             self._again_timer.cancel()
             self._again_timer = None
-
-
-def _is_no_success(report: Report) -> bool:
-    return not isinstance(report.what, Succeeded)
 
 
 def _size(report: Report) -> int:

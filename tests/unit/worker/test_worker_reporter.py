@@ -131,22 +131,6 @@ async def test_the_end_of_an_attempt_is_settled_by_its_own_verdict(world: World)
     assert world.heard.verdicts == [(end, Verdict.STALE)]
 
 
-async def test_an_end_that_went_well_is_said_and_judged_before_the_start_in_its_message(
-    world: World,
-) -> None:
-    one = attempt(1)
-    start, end = Report(one, Started()), Report(one, Succeeded())
-    world.reporter.add(start)
-    world.reporter.add(end)
-    await world.told(2)
-    assert (world.stream.messages, world.stream.told) == ([2], [end, start])
-    world.stream.answer(end)
-    world.stream.answer(start, verdict=Verdict.STALE)
-    await world.reporter.idle()
-    assert world.heard.verdicts == [(end, Verdict.COMMITTED)]
-    assert world.heard.stopped == [one]
-
-
 async def test_a_broken_stream_repeats_what_is_open_and_nothing_else(world: World) -> None:
     first, second = (Report(attempt(job), Succeeded()) for job in (1, 2))
     for report in (first, second):
