@@ -17,6 +17,7 @@ from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings, Lea
 from services.mesh.lease.mirror import RegistryMirror
 from services.mesh.rpc import Server, TlsFiles, open_channel
 from services.mesh.runtime import Hooks, Process, run_service
+from services.mesh.wire.type_settings import type_settings_from_entry
 from services.scaler.adapters.etcd import (
     EtcdPools,
     EtcdStatuses,
@@ -77,6 +78,7 @@ def assemble(config: ScalerConfig, process: Process) -> Scaler:
         pools=mirrors.pools,
         workers=mirrors.workers,
         statuses=mirrors.statuses,
+        settings=mirrors.settings,
         report=lambda: load.report,
         drivers=Drivers(driver),
         scale_in=ScaleIn(calls, candidacy, process.tasks),
@@ -92,6 +94,7 @@ def assemble(config: ScalerConfig, process: Process) -> Scaler:
     candidacy.on_change(lambda _: reconciler.nudge())
     mirrors.pools.on_change(lambda _: reconciler.nudge())
     mirrors.workers.on_change(lambda _: reconciler.nudge())
+    mirrors.settings.on_change(lambda _: reconciler.nudge())
     process.add(reconciler)
 
     server = Server.from_config(process, config)
@@ -114,6 +117,10 @@ class _Mirrors:
         )
         self.statuses = process.add(
             RegistryMirror("statuses", registry, keys.statuses, status_from_entry, tasks)
+        )
+        decode, prefix = type_settings_from_entry, keys.mesh.type_settings
+        self.settings = process.add(
+            RegistryMirror("type settings", registry, prefix, decode, tasks)
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
-from jobmesh.v1 import pool_pb2
+from jobmesh.v1 import pool_pb2, type_settings_pb2
 from jobmesh.v1 import scaler_service_pb2 as pb
 
 from services.mesh.errors import (
@@ -21,7 +21,7 @@ from services.mesh.errors import (
     PoolNotFound,
 )
 from services.mesh.testing.waiting import eventually
-from tests.integration.scaler_rig import Replica, Rig, rigged
+from tests.integration.scaler_rig import Replica, Rig, counts, load, rigged, spec
 
 
 @pytest.fixture
@@ -232,3 +232,23 @@ async def test_hold_ends_by_itself(scaler: Replica) -> None:
     await scaler.until("render", lambda pool: pool.desired == 3)
     rested = await scaler.until("render", lambda pool: pool.desired == 0, seconds=4)
     assert rested.decision.previous == 3
+
+
+async def test_a_pool_grows_as_far_as_the_limit_of_its_type_can_use(
+    scaler: Replica, rig: Rig
+) -> None:
+    settings = rig.keys.type_settings + "render"
+    limit = type_settings_pb2.TypeSettings(max_running=2)
+    await rig.registry.put(settings, limit.SerializeToString())
+    pool = spec("render", max_workers=4)
+    pool.process.capacity = 1
+    await scaler.create(pool)
+    await rig.orchestrator.say(load("render", backlog=100))
+    limited = await scaler.until("render", lambda pool: pool.actual == 2)
+    assert limited.desired == 2
+    assert limited.decision.reason == pool_pb2.DECISION_REASON_LIMITED
+    limit.max_running = 3
+    await rig.registry.put(settings, limit.SerializeToString())
+    await scaler.until("render", lambda pool: counts(pool) == (3, 3, 0, 0))
+    await rig.registry.delete(settings)
+    await scaler.until("render", lambda pool: counts(pool) == (4, 4, 0, 0))

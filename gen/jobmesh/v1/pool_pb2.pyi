@@ -49,6 +49,8 @@ class _DecisionReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decisi
     """Workers keep dying at start: held back."""
     DECISION_REASON_STEADY: _DecisionReason.ValueType  # 10
     """The count fits the work."""
+    DECISION_REASON_LIMITED: _DecisionReason.ValueType  # 11
+    """The limit of the type (TypeSettings.max_running) has no use for more workers."""
 
 class DecisionReason(_DecisionReason, metaclass=_DecisionReasonEnumTypeWrapper):
     """DecisionReason is the rule that decided a desired count. Values may be added."""
@@ -75,6 +77,8 @@ DECISION_REASON_CRASH_LOOP: DecisionReason.ValueType  # 9
 """Workers keep dying at start: held back."""
 DECISION_REASON_STEADY: DecisionReason.ValueType  # 10
 """The count fits the work."""
+DECISION_REASON_LIMITED: DecisionReason.ValueType  # 11
+"""The limit of the type (TypeSettings.max_running) has no use for more workers."""
 Global___DecisionReason: _TypeAlias = DecisionReason  # noqa: Y015
 
 @_typing.final

@@ -10,10 +10,12 @@ from datetime import datetime, timedelta
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable
+from services.mesh.jobs.type_settings import TypeSettings
 from services.mesh.runtime import Counts, Loop
 from services.scaler.app.board import Board
 from services.scaler.app.metrics import PoolMetrics
 from services.scaler.app.scale_in import Departure, ScaleIn
+from services.scaler.domain.ceiling import Limit
 from services.scaler.domain.decision import PoolStatus, Trail
 from services.scaler.domain.fleet import Fleet, Worker
 from services.scaler.domain.law import Outcome, Sight, Standing, decide
@@ -35,6 +37,8 @@ class _Watched:
     status: PoolStatus | None = None
     #: What the shared store has.
     written: PoolStatus | None = None
+    #: How many attempts a worker takes, as the last ones said; 0: none has said it yet.
+    room: int = 0
 
 
 @dataclass(slots=True)
@@ -67,6 +71,7 @@ class Reconciler(Loop):
         pools: Mirror[PoolRecord],
         workers: Mirror[Worker],
         statuses: Mirror[PoolStatus],
+        settings: Mirror[TypeSettings],
         report: Report,
         drivers: Drivers,
         scale_in: ScaleIn,
@@ -80,6 +85,7 @@ class Reconciler(Loop):
         super().__init__("reconciler", interval)
         self._leader, self._report = leader, report
         self._pools, self._workers, self._statuses = pools, workers, statuses
+        self._settings = settings
         self._drivers, self._scale_in = drivers, scale_in
         self._store, self._board, self._metrics = store, board, metrics
         self._clock, self._stale_after = clock, stale_after
@@ -88,8 +94,8 @@ class Reconciler(Loop):
         self._timer: asyncio.TimerHandle | None = None
 
     async def run_once(self) -> Counts:
-        synced = self._pools.synced and self._workers.synced and self._statuses.synced
-        if not (self._leader.is_leader and synced):
+        mirrors = (self._pools, self._workers, self._statuses, self._settings)
+        if not (self._leader.is_leader and all(mirror.synced for mirror in mirrors)):
             self._step_down()
             return {}
         self._step_up()
@@ -136,7 +142,9 @@ class Reconciler(Loop):
             crew = self._crew(record.spec)
             members = [w for w in self._members(record.type) if w.worker_id not in crew.dead]
             fleet = _fleet(members, crew)
-            outcome = decide(record.spec, self._sight(record, fleet, crew), watched.standing)
+            limit = self._limit(record.spec, watched, members)
+            sight = self._sight(record, fleet, crew, limit)
+            outcome = decide(record.spec, sight, watched.standing)
             watched.standing = outcome.standing
             started = await self._grow(record.spec, outcome, fleet)
             counts["started"] += started
@@ -176,7 +184,16 @@ class Reconciler(Loop):
             return Crew()
         return driver.observe(spec, self._workers.items.values())
 
-    def _sight(self, record: PoolRecord, fleet: Fleet, crew: Crew) -> Sight:
+    def _limit(self, spec: PoolSpec, watched: _Watched, members: list[Worker]) -> Limit | None:
+        rooms = [w.types[spec.type] for w in members if not w.draining and w.types[spec.type] > 0]
+        # The smallest: rather a worker too many than a limit that is not used.
+        watched.room = min(rooms, default=watched.room or _launched_room(spec))
+        settings = self._settings.items.get(spec.type)
+        if settings is None or not settings.max_running:
+            return None
+        return Limit(settings.max_running, watched.room)
+
+    def _sight(self, record: PoolRecord, fleet: Fleet, crew: Crew, limit: Limit | None) -> Sight:
         return Sight(
             now=self._clock.now(),
             report=self._report(),
@@ -185,6 +202,7 @@ class Reconciler(Loop):
             crashes=crew.crashes,
             stale_after=self._stale_after,
             lead=crew.lead,
+            limit=limit,
         )
 
     async def _grow(self, spec: PoolSpec, outcome: Outcome, fleet: Fleet) -> int:
@@ -279,6 +297,10 @@ class Reconciler(Loop):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _launched_room(spec: PoolSpec) -> int:
+    return 0 if spec.process is None else spec.process.capacity
 
 
 def _parted(members: list[Worker], leaving: frozenset[str]) -> tuple[list[Worker], list[Worker]]:

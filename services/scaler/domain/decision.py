@@ -23,6 +23,7 @@ class Reason(Enum):
     STALE_STATS = 8
     CRASH_LOOP = 9
     STEADY = 10
+    LIMITED = 11
 
 
 #: Work that sways around a boundary goes back and forth between these; that is no news.

@@ -19,6 +19,9 @@ is away, or the count is capped) the numbers are lower bounds: they may grow a p
 When nothing is due now but the next job is due sooner than a worker starts, one worker counts as
 needed already.
 
+A limit of how many attempts of the type run at once is a ceiling below the maximum: `need` is no
+more than what it can use, but never less than the minimum.
+
 An operator's hold goes before all of this. Workers that die at start hold back new starts, not the
 desired count: see `crashes`.
 
@@ -31,6 +34,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from services.scaler.domain import words
+from services.scaler.domain.ceiling import Limit
 from services.scaler.domain.crashes import CLEAN, CrashRecord
 from services.scaler.domain.decision import Alarm, Decision, Reason
 from services.scaler.domain.fleet import Fleet
@@ -57,6 +61,12 @@ class Sight:
     stale_after: timedelta = timedelta(seconds=15)
     #: How long a worker takes from start to registration.
     lead: timedelta = timedelta(seconds=1)
+    #: The limit of the type, if it has one.
+    limit: Limit | None = None
+
+    def ceiling(self, load: Load) -> int | None:
+        """How many workers the limit can use; None without one."""
+        return None if self.limit is None else self.limit.workers(load.in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +162,16 @@ def _need(spec: PoolSpec, sight: Sight, load: Load) -> int:
     # Nothing is started ahead for a job whose wait alone would not ring the alarm.
     if wanted == 0 and spec.high_alarm_backlog <= 1 and _due_soon(sight, load):
         wanted = 1
-    return spec.clamp(wanted)
+    ceiling = sight.ceiling(load)
+    return spec.clamp(wanted if ceiling is None else min(wanted, ceiling))
+
+
+def _bound(spec: PoolSpec, sight: Sight, load: Load) -> Reason | None:
+    """What keeps the count below what the jobs ask for."""
+    wanted, ceiling = spec.workers_for(load.jobs), sight.ceiling(load)
+    if ceiling is not None and ceiling < min(wanted, spec.max_workers):
+        return Reason.LIMITED
+    return Reason.AT_MAX if wanted > spec.max_workers else None
 
 
 def _due_soon(sight: Sight, load: Load) -> bool:
@@ -208,8 +227,8 @@ def _grow(spec: PoolSpec, sight: Sight, evidence: _Evidence, before: int, need: 
     ringing = load.backlog >= spec.high_alarm_backlog
     if not ringing and _age(sight, load) < spec.cooldown:
         return _Choice(before, Reason.STEADY, words.below_alarm(spec, load, before))
-    reason = Reason.AT_MAX if spec.workers_for(load.jobs) > spec.max_workers else Reason.BACKLOG
-    return _Choice(need, reason, words.needed(spec, load, need))
+    reason = _bound(spec, sight, load) or Reason.BACKLOG
+    return _Choice(need, reason, words.needed(spec, load, need, sight.limit))
 
 
 def _age(sight: Sight, load: Load) -> timedelta:
@@ -224,8 +243,8 @@ def _keep(spec: PoolSpec, sight: Sight, load: Load, need: int) -> _Choice:
         if need > spec.min_workers:
             return _Choice(need, Reason.STEADY, words.due_soon(load, sight.lead))
         return _Choice(need, Reason.AT_REST, words.at_rest(need))
-    reason = Reason.AT_MAX if spec.workers_for(load.jobs) > spec.max_workers else Reason.STEADY
-    return _Choice(need, reason, words.needed(spec, load, need))
+    reason = _bound(spec, sight, load) or Reason.STEADY
+    return _Choice(need, reason, words.needed(spec, load, need, sight.limit))
 
 
 def _shrink(
@@ -239,11 +258,11 @@ def _shrink(
     # One worker stays until the empty alarm rings.
     peak = max(1, watched.surplus_peak)
     if cool and peak < before:
-        return _Choice(peak, Reason.SCALE_IN, words.surplus(spec, load, since, peak))
+        return _Choice(peak, Reason.SCALE_IN, words.surplus(spec, load, since, peak, sight.limit))
     if empty_since and before == 1:
         until = max(since + spec.cooldown, empty_since + spec.empty_for)
         return _Choice(before, Reason.COOLDOWN, words.emptying(empty_since, until, before, need))
-    text = words.cooling(spec, load, since + spec.cooldown, before)
+    text = words.cooling(spec, load, since + spec.cooldown, before, sight.limit)
     return _Choice(before, Reason.COOLDOWN, text)
 
 

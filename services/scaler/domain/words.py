@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from services.scaler.domain.ceiling import Limit
 from services.scaler.domain.crashes import CrashRecord
 from services.scaler.domain.load import Load
 from services.scaler.domain.pool import Hold, PoolSpec
@@ -28,19 +29,23 @@ def work(load: Load) -> str:
     return f"{backlog} and {load.in_flight} in hand"
 
 
-def formula(spec: PoolSpec, load: Load) -> str:
-    target = spec.target_backlog_per_worker
-    wanted = count(spec.workers_for(load.jobs), "worker")
-    return f"{work(load)}, at {target} per worker, need {wanted}"
+def formula(spec: PoolSpec, load: Load, limit: Limit | None = None) -> str:
+    target, wanted = spec.target_backlog_per_worker, spec.workers_for(load.jobs)
+    text = f"{work(load)}, at {target} per worker, need {count(wanted, 'worker')}"
+    if limit is None or wanted <= (useful := limit.workers(load.in_flight)):
+        return text
+    return f"{text}; the type's limit of {limit.at_once} at once can use {useful}"
 
 
-def needed(spec: PoolSpec, load: Load, need: int) -> str:
+def needed(spec: PoolSpec, load: Load, need: int, limit: Limit | None = None) -> str:
     wanted = spec.workers_for(load.jobs)
+    if limit is not None:
+        wanted = min(wanted, limit.workers(load.in_flight))
     if wanted > spec.max_workers:
-        return f"{formula(spec, load)}; the maximum is {spec.max_workers}"
+        return f"{formula(spec, load, limit)}; the maximum is {spec.max_workers}"
     if wanted < need:
-        return f"{formula(spec, load)}; the minimum is {spec.min_workers}"
-    return formula(spec, load)
+        return f"{formula(spec, load, limit)}; the minimum is {spec.min_workers}"
+    return formula(spec, load, limit)
 
 
 def below_alarm(spec: PoolSpec, load: Load, before: int) -> str:
@@ -73,16 +78,20 @@ def emptying(since: datetime, until: datetime, before: int, need: int) -> str:
     )
 
 
-def surplus(spec: PoolSpec, load: Load, since: datetime, peak: int) -> str:
+def surplus(
+    spec: PoolSpec, load: Load, since: datetime, peak: int, limit: Limit | None = None
+) -> str:
     return (
-        f"{formula(spec, load)}; no more than {peak} were needed since {moment(since)}, "
+        f"{formula(spec, load, limit)}; no more than {peak} were needed since {moment(since)}, "
         f"longer than the cooldown of {span(spec.cooldown)}"
     )
 
 
-def cooling(spec: PoolSpec, load: Load, until: datetime, before: int) -> str:
-    text = f"{formula(spec, load)}; kept at {before} until the cooldown of {span(spec.cooldown)}"
-    return f"{text} ends at {moment(until)}"
+def cooling(
+    spec: PoolSpec, load: Load, until: datetime, before: int, limit: Limit | None = None
+) -> str:
+    text = f"{formula(spec, load, limit)}; kept at {before}"
+    return f"{text} until the cooldown of {span(spec.cooldown)} ends at {moment(until)}"
 
 
 def manual(spec: PoolSpec, hold: Hold, desired: int) -> str:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from services.scaler.domain.ceiling import Limit
 from services.scaler.domain.crashes import CLEAN, CrashRecord
 from services.scaler.domain.decision import Decision, Reason
 from services.scaler.domain.fleet import Fleet
@@ -32,6 +33,7 @@ class Pool:
     hold: Hold | None = None
     crashes: CrashRecord = CLEAN
     fleet: Fleet = field(default_factory=Fleet)
+    limit: Limit | None = None
 
     def look(
         self, load: Load | None = None, *, after: float = 0, missing: tuple[str, ...] = ()
@@ -48,6 +50,7 @@ class Pool:
             fleet=self.fleet,
             hold=self.hold,
             crashes=self.crashes,
+            limit=self.limit,
         )
         outcome = decide(self.spec, sight, self.standing)
         self.standing = outcome.standing
@@ -98,6 +101,42 @@ def test_decision_tells_the_numbers_it_was_made_from() -> None:
         in_flight=4,
         oldest_age=seconds(2),
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "load", "desired", "reason"),
+    [
+        (Limit(2, room=1), jobs(500), 2, Reason.LIMITED),
+        (Limit(2, room=8), jobs(500), 1, Reason.LIMITED),
+        (Limit(9, room=4), jobs(500), 3, Reason.LIMITED),
+        # Nobody has said how much a worker takes: one is started to hear it.
+        (Limit(9), jobs(500), 1, Reason.LIMITED),
+        (Limit(2, room=1), jobs(15), 2, Reason.BACKLOG),
+        (Limit(100, room=1), jobs(500), 5, Reason.AT_MAX),
+        (Limit(2, room=1), IDLE, 0, Reason.AT_REST),
+        # Lowered while more ran: these keep their workers.
+        (Limit(1, room=1), jobs(50, in_flight=3), 3, Reason.LIMITED),
+    ],
+)
+def test_a_limit_is_a_ceiling(limit: Limit, load: Load, desired: int, reason: Reason) -> None:
+    decision = Pool(limit=limit).look(load).decision
+    assert (decision.desired, decision.reason) == (desired, reason)
+
+
+def test_a_limit_says_why_no_more_workers_come() -> None:
+    decision = Pool(limit=Limit(2, room=1)).look(jobs(35)).decision
+    assert decision.explanation == (
+        "35 waiting and 0 in hand, at 10 per worker, need 4 workers; "
+        "the type's limit of 2 at once can use 2"
+    )
+
+
+def test_a_limit_that_is_set_lets_workers_go_after_the_cooldown_down_to_the_minimum() -> None:
+    pool = Pool(replace(SPEC, min_workers=3), limit=None)
+    assert pool.desired(jobs(500)) == 5
+    pool.limit = Limit(1, room=1)
+    assert pool.desired(jobs(500), after=1) == 5
+    assert pool.desired(jobs(500), after=10) == 3
 
 
 def test_growing_waits_for_nothing() -> None:

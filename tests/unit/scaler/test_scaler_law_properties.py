@@ -8,6 +8,7 @@ from itertools import cycle, islice, pairwise
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from services.scaler.domain.ceiling import Limit
 from services.scaler.domain.crashes import CLEAN, CrashRecord
 from services.scaler.domain.fleet import Fleet
 from services.scaler.domain.law import Sight, Standing, decide
@@ -195,3 +196,16 @@ def test_recheck_misses_nothing(spec: PoolSpec, load: Load, standing: Standing) 
     between = NOON + (end - NOON) * 0.9
     second = decide(spec, Sight(now=between, report=report), first.standing)
     assert second.decision.desired == first.decision.desired
+
+
+@given(specs(), loads, standings, st.integers(1, 100), st.integers(0, 20))
+def test_no_pool_grows_beyond_what_the_limit_can_use(
+    spec: PoolSpec, load: Load, standing: Standing, at_once: int, room: int
+) -> None:
+    limit = Limit(at_once, room)
+    sight = Sight(now=NOON, report=LoadReport(NOON, {"t": load}), limit=limit)
+    desired = decide(spec, sight, standing).decision.desired
+    before = spec.clamp(standing.desired)
+    assert desired <= max(before, spec.min_workers, limit.workers(load.in_flight))
+    free = decide(spec, Sight(now=NOON, report=LoadReport(NOON, {"t": load})), standing)
+    assert desired <= max(before, free.decision.desired)
