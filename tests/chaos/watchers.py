@@ -58,7 +58,8 @@ class Watcher:
         while self._open or not self._by_ids:
             error = await self._stream()
             if error:
-                self._cut_at = self._cut_at or now()
+                # One that never was live waits for its jobs' shard, and was not cut.
+                self._cut_at = self._cut_at or (now() if self.live.is_set() else None)
                 self._journal.write(watcher=self._name, at=now(), error=error)
                 self._ring.turn()
                 await asyncio.sleep(_PAUSE_SECONDS)

@@ -52,7 +52,7 @@ async def test_a_killed_scheduler_costs_no_job(storm: RunningMesh, client: Async
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     worst = max(_seconds(job.create_time, job.end_time) for job in jobs)
     print(f"{len(ids)} jobs, {victim} killed after 20: the slowest took {worst:.2f} s")
-    assert worst < 15
+    assert worst < 8
 
 
 async def test_a_frozen_scheduler_takes_no_credit_along(
@@ -68,6 +68,7 @@ async def test_a_frozen_scheduler_takes_no_credit_along(
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     worst = max(_seconds(job.create_time, job.end_time) for job in jobs)
     print(f"{victim} frozen: the slowest job took {worst:.2f} s")
+    assert worst < 5, "another scheduler calls for the credit"
 
 
 async def test_keyed_jobs_exist_once_though_enqueue_and_orchestrator_die_in_between(

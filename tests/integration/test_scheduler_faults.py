@@ -22,6 +22,7 @@ from services.mesh.jobs.states import Cause, JobState
 from services.mesh.lease.etcd import EtcdRegistry
 from services.mesh.lease.keys import Keys
 from services.mesh.runtime import Process
+from services.mesh.testing.faults import FaultProxy, Link
 from tests.integration.scheduler_rig import (
     Rig,
     Servers,
@@ -249,6 +250,24 @@ async def test_a_frozen_shard_leaves_the_others_served_and_comes_back(rig: Rig) 
             assert time.monotonic() - began < 1
         wire.thaw()
         await until(lambda: set(away) <= set(worker.ids()), 10)
+
+
+async def test_a_shard_is_served_within_three_seconds_after_a_long_absence(rig: Rig) -> None:
+    async with FaultProxy(port_of(rig.servers.dsns["s1"])) as link, AsyncExitStack() as stack:
+        dsns = rig.servers.dsns | {"s1": at_port(rig.servers.dsns["s1"], link.port)}
+        process = await stack.enter_async_context(rig.scheduler(shard_dsns=dsns))
+        worker = await stack.enter_async_context(rig.worker())
+        await worker.grab("t", 10, again=True)
+        sample = {"shard": "s1"}
+        await until(lambda: process.metrics.value("jobmesh_shard_open", sample) == 1)
+        link.become(Link.CUT)
+        (job_id,) = await rig.put("s1", "t")
+        await until(lambda: process.metrics.value("jobmesh_shard_open", sample) == 0)
+        # Time enough for whoever doubles his pauses to be in a long one.
+        later = await rig.put("s0", "t", delay=timedelta(seconds=8))
+        await until(lambda: set(later) <= set(worker.ids()), 12)
+        link.become(Link.PASS)
+        await until(lambda: job_id in worker.ids(), 3, "the job of the shard that is back")
 
 
 async def test_terminated_connections_cost_no_job(rig: Rig) -> None:
