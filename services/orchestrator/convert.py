@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -127,11 +127,22 @@ def awaited_to_proto(found: Found | UUID) -> job_pb2.Job:
     return found_to_proto(found, full=False)
 
 
-def fill_get_result(result: pb.GetJobResult, found: Found | MeshError, *, full: bool) -> None:
+def job_ids_from(texts: Iterable[str]) -> list[UUID]:
+    """As `job_id_from`, for the field `job_ids`."""
+    try:
+        return [ids.parse(text) for text in texts]
+    except ValueError:
+        return [job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(texts)]
+
+
+def fill_get_result(
+    result: pb.GetJobResult, id_text: str, found: Found | MeshError, *, full: bool
+) -> None:
     if isinstance(found, MeshError):
         result.error.CopyFrom(to_item_error(found))
     else:
-        fill_job(result.job, found.record, found.shard, data=full, attempts=found.attempts)
+        record, shard, attempts = found.record, found.shard, found.attempts
+        fill_job(result.job, record, shard, data=full, attempts=attempts, id_text=id_text)
 
 
 def cancel_result_to_proto(

@@ -82,12 +82,12 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         return convert.put_answer_to_proto(outcomes, request)
 
     async def GetJobs(self, request: pb.GetJobsRequest, context: Context) -> pb.GetJobsResponse:
-        ids = [convert.job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(request.job_ids)]
+        ids = convert.job_ids_from(request.job_ids)
         full = request.view == convert.FULL
         found = await self._lookup.get(ids, request.namespace or None, full=full)
         response = pb.GetJobsResponse()
-        for one in found:
-            convert.fill_get_result(response.results.add(), one, full=full)
+        for text, one in zip(request.job_ids, found, strict=True):
+            convert.fill_get_result(response.results.add(), text, one, full=full)
         return response
 
     async def ListJobs(
@@ -136,7 +136,7 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
     async def CancelJobs(
         self, request: pb.OrchestratorServiceCancelJobsRequest, context: Context
     ) -> pb.OrchestratorServiceCancelJobsResponse:
-        ids = [convert.job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(request.job_ids)]
+        ids = convert.job_ids_from(request.job_ids)
         results = await self._lookup.cancel(ids, request.namespace, request.reason)
         jobs = await self._lookup.get(ids, request.namespace, full=False)
         return pb.OrchestratorServiceCancelJobsResponse(

@@ -78,13 +78,14 @@ def fill_job(
     *,
     data: bool = False,
     attempts: Sequence[Attempt] = (),
+    id_text: str = "",
 ) -> None:
-    """As `job_to_proto`, in place.
+    """As `job_to_proto`, in place; whoever has the id as text may give it.
 
     Messages within messages are filled in place: made first and put in, each would be copied, and
     lists and watches make a thousand of these at a time.
     """
-    job.id, job.namespace, job.shard = str(record.id), record.namespace, shard
+    job.id, job.namespace, job.shard = id_text or str(record.id), record.namespace, shard
     job.state, job.version = record.state, record.version  # type: ignore[assignment]
     _fill_spec(job.spec, record, data=data)
     set_time(job.create_time, record.create_time)
