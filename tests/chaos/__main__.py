@@ -21,12 +21,22 @@ from tests.chaos.recovery import measure
 from tests.chaos.report import recovery_table, write_report
 from tests.chaos.run import Run, RunPlan
 
+INVALID = 2
 _SHOWN = 20
 _QUICK_SEED = 7
 
 
 def main() -> int:
     asked = _arguments()
+    for left in reversed(range(asked.tries)):
+        code = once(asked)
+        if code != INVALID or not left:
+            return code
+        print("that run has proved nothing: once more")
+    return INVALID
+
+
+def once(asked: argparse.Namespace) -> int:
     plan = _plan(asked)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{plan.seed}"
     folder = (asked.folder or Path("chaos-runs") / name).absolute()
@@ -38,7 +48,7 @@ def main() -> int:
     except Exception:
         traceback.print_exc()
         print(f"chaos: INVALID seed={plan.seed} the run did not come to its end")
-        return 2
+        return INVALID
     return judge(folder)
 
 
@@ -82,6 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=int)
     parser.add_argument("--kinds", default="", help="separated by commas; all if not said")
     parser.add_argument("--quick", action="store_true", help="a short run with a fixed seed")
+    parser.add_argument("--tries", type=int, default=1, help="runs, while they are INVALID")
     parser.add_argument("--folder", type=Path, help="where the run is kept")
     parser.add_argument("--check", action="store_true", help="check a run that is there already")
     return parser.parse_args()
