@@ -1,0 +1,126 @@
+"""Two versions in turn: a mesh of each is up, and they take rounds of the same load.
+
+    python -m tests.bench.turns ../other-checkout [--rounds 10] [--jobs 8000]
+
+The other checkout is "before" (`git worktree add --detach ../other COMMIT`), this one "after"; both
+run in this one's environment. Prints the CPU of each stage per job, the median and every round: a
+stage that did not change says how comparable the two are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[2]
+BATCH = 500
+#: What is still written and unlocked when the last job has ended belongs to the round.
+REST_SECONDS = 0.3
+Round = dict[str, float]
+
+
+class Side:
+    """A process that holds a mesh of one checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        paths = [checkout, checkout / "gen", checkout / "sdk", checkout / "deploy"]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--side"],
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.rounds: list[Round] = []
+
+    def ready(self) -> None:
+        self._hear()
+
+    def run(self, jobs: int) -> None:
+        self._say(str(jobs))
+        self.rounds.append(json.loads(self._hear()))
+
+    def end(self) -> None:
+        self._say("")
+        self._process.wait(60)
+
+    def _say(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text + "\n")
+        self._process.stdin.flush()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a side ended by itself")
+        return line
+
+
+async def held() -> None:
+    """One side: a mesh, and a round whenever a number of jobs is read."""
+    # Here: they come from the checkout that this side runs.
+    from localmesh.harness import running_mesh
+
+    from tests.bench import cpu
+    from tests.bench.ground import make_pools, say
+    from tests.bench.load import Load
+
+    folder = tempfile.TemporaryDirectory(prefix="jobmesh-turns-")
+    with folder as home, running_mesh(Path(home)) as mesh:
+        await make_pools(mesh, 1, ["noop"])
+        load = Load(mesh.enqueue_target, mesh.orchestrator_target)
+        await load.batches(4 * BATCH, BATCH)
+        say("ready")
+        while jobs := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            before = cpu.read(mesh)
+            run = await load.batches(int(jobs), BATCH)
+            await asyncio.sleep(REST_SECONDS)
+            spent = cpu.read(mesh).since(before)
+            per_job = {stage: 1e6 * value / run.jobs for stage, value in spent.items()}
+            total = sum(per_job.values())
+            say(json.dumps(per_job | {"all": total, "jobs/s": run.rate}))
+        await load.close()
+
+
+def compared(other: Path, rounds: int, jobs: int) -> None:
+    from tests.bench.ground import say
+
+    sides = [Side(other), Side(HERE)]
+    for side in sides:
+        side.ready()
+    for number in range(rounds):
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            side.run(jobs)
+    for side in sides:
+        side.end()
+    say(f"{'':14}{'before':>8}{'after':>8}   every round")
+    for stage in sides[0].rounds[0]:
+        values = [[one[stage] for one in side.rounds] for side in sides]
+        medians = "".join(f"{statistics.median(of_side):8.1f}" for of_side in values)
+        each = " | ".join(" ".join(f"{v:.0f}" for v in of_side) for of_side in values)
+        say(f"{stage:14}{medians}   {each}")
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--side"]:
+        asyncio.run(held())
+        return
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.turns")
+    parser.add_argument("other", type=Path, help="a checkout of the version before")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=8000, help="of each round")
+    given = parser.parse_args()
+    compared(given.other.resolve(), given.rounds, given.jobs)
+
+
+if __name__ == "__main__":
+    main()
