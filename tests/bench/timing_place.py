@@ -11,7 +11,7 @@ from typing import Any
 from localmesh.harness import RunningMesh
 
 from tests.bench import cpu
-from tests.bench.__main__ import percentile
+from tests.bench.ground import percentile
 from tests.bench.load import Load
 
 
