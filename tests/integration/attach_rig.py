@@ -72,7 +72,8 @@ async def attach(
         try:
             if types:
                 await executor.say(hello=pb.AttachHello(types=types, name=name))
-                await executor.say(credit=pb.AttachCredit(credit=credit))
+                if credit:
+                    await executor.say(credit=pb.AttachCredit(credit=credit))
             yield executor
         finally:
             call.cancel()

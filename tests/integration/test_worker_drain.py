@@ -60,6 +60,17 @@ async def test_a_drain_lets_attempts_finish(rig: Rig) -> None:
     assert rig.orchestrator.kinds(job) == ["started", "failed"]
 
 
+async def test_a_drain_takes_back_the_grabs_that_wait(rig: Rig) -> None:
+    blocker = new_job()
+    await rig.scheduler.dispatch("waits", dispatch(blocker))
+    await rig.orchestrator.reported(blocker, "started")
+    await rig.scheduler.waiting("shout")
+    rig.process.stop("test")
+    await eventually(lambda: "shout" not in rig.scheduler.parked)
+    assert rig.orchestrator.kinds(blocker) == ["started"]  # nobody had to wait for its end
+    await rig.ended()
+
+
 async def test_a_dispatch_that_arrives_during_a_drain_is_handed_back(rig: Rig) -> None:
     blocker, job = new_job(), new_job()
     await rig.scheduler.dispatch("waits", dispatch(blocker))

@@ -129,6 +129,8 @@ class Intake:
                 await subscription.unsubscribe()
 
     def _on_grab(self, message: Message) -> None:
+        if message.no_responders:
+            return  # we called, and nobody serves the type
         try:
             self._grabbed(grab_from_bytes(message.payload, message.reply))
         except ValueError as error:

@@ -72,8 +72,8 @@ class Grabber:
             self._wake.set()
 
     def withdraw(self) -> None:
-        """Nobody is left to run the type: what grabs bring, wherever they wait, would be handed
-        back.
+        """Nobody is left to run the type, or the worker takes nothing more: what grabs bring,
+        wherever they wait, would be handed back.
         """
         if self._plan.grab_no > self._withdrawn_no:
             self._withdrawing = True

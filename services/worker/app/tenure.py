@@ -133,7 +133,10 @@ class Tenure(Keeper, Inbox, Listener):
         self._tasks.spawn(grabber.run(), f"grabber {type_}")
 
     def stop_taking(self) -> None:
+        """Take nothing more, nor what grabs that wait with schedulers would bring."""
         self._taking = False
+        for grabber in self._grabbers.values():
+            grabber.withdraw()
 
     def retire(self) -> None:
         """Another identity takes over: take nothing, and speak no more for the worker's health."""

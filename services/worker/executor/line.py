@@ -66,7 +66,8 @@ class HandlerLine:
     def heartbeat(self) -> None:
         with self._lock:
             if self._next_time <= time.monotonic():
-                self._pass_on({"kind": frames.HEARTBEAT})
+                # Progress that its timer is about to send is a sign of life as well.
+                self._pass_on(self._held_back or {"kind": frames.HEARTBEAT})
 
     def extend(self, seconds: float) -> None:
         self._link.send({"kind": frames.EXTEND, "seconds": seconds})
