@@ -135,8 +135,8 @@ async def test_publishing_raises_while_the_broker_is_gone_and_works_when_it_is_b
     await bus.subscribe(subjects.all_due, due)
     for round_ in range(3):
         nats.kill()
-        await eventually(lambda: not bus.connected)
-        assert not readiness.ready
+        await eventually(lambda: not readiness.ready)
+        assert not bus.connected
         with pytest.raises(DependencyUnavailable) as raised:
             await bus.publish(subjects.due("a"), b"lost")
         assert raised.value.metadata == {"dependency": "nats"}
@@ -145,6 +145,24 @@ async def test_publishing_raises_while_the_broker_is_gone_and_works_when_it_is_b
         await bus.publish(subjects.due("a"), b"after %d" % round_)
         # Nothing of the time without a connection is delivered late.
         assert (await due.next()).payload == b"after %d" % round_
+    await bus.stop()
+
+
+async def test_a_bus_that_cannot_publish_does_not_say_that_it_is_connected(
+    nats: OwnServer, subjects: Subjects
+) -> None:
+    bus = await started(nats.server.url)
+
+    async def publish_for_ever() -> None:
+        while True:
+            await bus.publish(subjects.due("a"), b"")
+            await asyncio.sleep(0)
+
+    nats.kill()
+    with pytest.raises(DependencyUnavailable):
+        await publish_for_ever()
+    # Whoever asks before each publish would try again and again, as fast as it can.
+    assert not bus.connected
     await bus.stop()
 
 
@@ -171,8 +189,8 @@ async def test_a_frozen_broker_is_noticed(nats: OwnServer, subjects: Subjects) -
     await bus.start()
     await bus.wait_connected(CONNECT_SECONDS)
     nats.freeze()
-    await eventually(lambda: not bus.connected)
-    assert not readiness.ready
+    await eventually(lambda: not readiness.ready)
+    assert not bus.connected
     nats.thaw()
     await readiness.wait_ready(CONNECT_SECONDS)
     await bus.stop()

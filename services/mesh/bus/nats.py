@@ -113,7 +113,9 @@ class NatsBus(Bus):
 
     @property
     def connected(self) -> bool:
-        return self._is_connected.is_set()
+        # The client knows first: it may take it a while to end a connection that it has given up.
+        client = self._client
+        return self._is_connected.is_set() and client is not None and client.is_connected
 
     async def wait_connected(self, timeout: float | None = None) -> None:
         """Return once connected; TimeoutError if that takes too long."""
