@@ -56,7 +56,8 @@ async def test_a_job_moved_to_now_runs_at_once(client: AsyncClient) -> None:
     assert (await client.explain(handle.id)).reason == "NOT_DUE"
     began = time.monotonic()
     job = await client.update(handle.id, now=True, priority=9, labels=LABEL, version=1)
-    assert (job.version, job.priority, dict(job.labels)) == (2, 9, LABEL)
+    assert (job.priority, dict(job.labels)) == (9, LABEL)
+    assert job.version >= 2  # the row as it is now: a quick worker may have it already
     assert await handle.result(PATIENCE) == "moved"
     print(f"ran {time.monotonic() - began:.3f} s after it was moved")
     assert (await client.explain(handle.id)).reason == "ENDED"

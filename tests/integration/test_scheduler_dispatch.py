@@ -152,7 +152,8 @@ async def test_a_job_that_only_another_scheduler_has_credit_for_fires_on_time(ri
             for row in await store.get_jobs([i for i in ids if rig.placed[i] == shard]):
                 assert row.dispatch_time is not None
                 lateness = row.dispatch_time - row.due_time
-                assert timedelta(0) <= lateness < timedelta(milliseconds=400)
+                # Far less than the tick that would find it otherwise.
+                assert timedelta(0) <= lateness < timedelta(seconds=1)
 
 
 async def test_higher_priority_is_handed_out_first(rig: Rig) -> None:

@@ -61,7 +61,8 @@ logged AS (
 -- name: update_job, writes
 -- Change a job that waits. Its row in the queue is locked first, as a claim does: whoever comes second
 -- finds the job taken, or changed. A BLOCKED one has none. The start timeout counts from the new time.
-WITH place AS MATERIALIZED (
+-- A row that was changed since the statement began is locked, but not seen: then nothing is done.
+WITH held AS MATERIALIZED (
     SELECT q.ctid AS place, q.job_id, t.now, d.due,
            CASE WHEN NOT %(set_time)s OR j.timeouts ->> 'start' IS NULL THEN j.expire_time
                 WHEN j.expire_time = j.first_due_time + s.start THEN d.due + s.start
@@ -79,6 +80,8 @@ WITH place AS MATERIALIZED (
            ) AS s (start)
      WHERE j.id = %(id)s AND j.namespace = %(namespace)s AND j.state = 1
        FOR UPDATE OF q
+), place AS MATERIALIZED (
+    SELECT h.* FROM held h WHERE EXISTS (SELECT FROM queue q WHERE q.ctid = h.place)
 ), target AS (
     SELECT p.* FROM place p
     UNION ALL

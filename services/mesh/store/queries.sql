@@ -165,15 +165,18 @@ freed AS (
 )
 
 -- fragment: claimed
--- Hand the jobs of these places to a worker: mint the fence, count the attempt.
+-- Hand the jobs of these places to a worker: mint the fence, count the attempt. Only those whose row is
+-- really gone from the queue: one that was changed since the statement began has a newer row, which is
+-- locked but not seen, and is for the next claim.
 taken AS (
     DELETE FROM queue q USING due WHERE q.ctid = due.place
+    RETURNING q.job_id
 ), claimed AS (
     UPDATE jobs j
        SET state = 2, version = j.version + 1, dispatch_no = j.dispatch_no + 1,
            attempt = j.attempt + 1, worker_id = %(worker_id)s::text,
            dispatch_time = clock_timestamp(), start_time = NULL
-      FROM (SELECT job_id FROM due ORDER BY job_id) AS d
+      FROM (SELECT job_id FROM taken ORDER BY job_id) AS d
      WHERE j.id = d.job_id AND j.state = 1
     RETURNING j.id, j.namespace, j.version, j.dispatch_no, j.attempt, j.priority, j.due_time,
               j.create_time, j.dispatch_time, (j.retry ->> 'attempts')::integer AS attempts,
@@ -392,6 +395,7 @@ WITH late AS (
        FOR UPDATE SKIP LOCKED
 ), taken AS (
     DELETE FROM queue q USING late WHERE q.ctid = late.place
+    RETURNING q.job_id  -- as in `claimed`
 ), ended AS (
     UPDATE jobs j
        SET state = CASE WHEN t.tried THEN 5 ELSE 7 END, version = j.version + 1,
@@ -400,7 +404,7 @@ WITH late AS (
       FROM (SELECT l.job_id,
                    (w.attempt > 0 OR w.start_time IS NOT NULL)
                    AND coalesce(total_end(w.first_due_time, w.timeouts) <= clock_timestamp(), false)
-              FROM late l JOIN jobs w ON w.id = l.job_id ORDER BY l.job_id) AS t (job_id, tried)
+              FROM taken l JOIN jobs w ON w.id = l.job_id ORDER BY l.job_id) AS t (job_id, tried)
      WHERE j.id = t.job_id AND j.state = 1
     RETURNING j.id, j.namespace, j.type, j.version, j.attempt, j.dispatch_no, j.worker_id, j.end_time,
               j.state, j.awaited, j.unique_key

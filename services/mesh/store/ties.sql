@@ -69,14 +69,16 @@ RETURNING job_id
 
 -- name: replace_job, writes
 -- Give a job that was never handed to a worker the content of a newer submission. Its row in the queue
--- is locked first, as a claim does.
-WITH place AS MATERIALIZED (
+-- is locked first, as a claim does; if it was changed since the statement began, nothing is done.
+WITH held AS MATERIALIZED (
     SELECT q.ctid AS place
       FROM jobs j
       JOIN queue q ON q.type = j.type AND q.priority = j.priority AND q.due_time = j.due_time
                   AND q.job_id = j.id
      WHERE j.id = %(id)s AND j.state = 1 AND j.dispatch_no = 0
        FOR UPDATE OF q
+), place AS MATERIALIZED (
+    SELECT h.place FROM held h WHERE EXISTS (SELECT FROM queue q WHERE q.ctid = h.place)
 ), target AS (
     SELECT p.place FROM place p
     UNION ALL

@@ -23,6 +23,7 @@ from services.mesh.store.rows import STATES, dependencies_to_json, labels_to_jso
 
 #: How often a submission goes round while the holders of its key come and go.
 _ROUNDS = 20
+_REPLACE_ROUNDS = 2
 _NO_TIES = Ties()
 
 
@@ -92,8 +93,11 @@ class Tying(Putting):
 
     async def _replace(self, job: NewJob, row: Row) -> tuple[PutResult, JobEvent | None]:
         """Give the holder the new content, if it was never handed to a worker; else it stays."""
-        rows = await self._fetch("replace_job", _replace_params(job, row[0]))
-        return _replaced(rows[0]) if rows else (_held(job, row), None)
+        for _ in range(_REPLACE_ROUNDS):  # another change may have come at the same moment
+            rows = await self._fetch("replace_job", _replace_params(job, row[0]))
+            if rows:
+                return _replaced(rows[0])
+        return _held(job, row), None
 
 
 def _ties(job: NewJob) -> Ties:
