@@ -105,7 +105,10 @@ chaos: setup ## Break a mesh for 35 minutes and prove what it promised (SEED= JO
 	@$(BIN)/python -m tests.chaos $(CHAOS)
 chaos-quick: setup ## The same in three minutes: 3,000 jobs, 36 faults of 18 kinds (SEED=)
 	@$(BIN)/python -m tests.chaos --quick $(CHAOS)
-.PHONY: chaos-failpoints chaos-mutants simulate
+.PHONY: chaos-failpoints chaos-mutants simulate soak
+SOAK = $(foreach name,minutes rate folder,$(if $($(shell echo $(name) | tr a-z A-Z)),--$(name) $($(shell echo $(name) | tr a-z A-Z))))
+soak: setup ## An hour of moderate load: does anything grow? (MINUTES= RATE=)
+	@$(BIN)/python -m tests.soak $(SOAK)
 chaos-failpoints: setup ## Strike every failpoint on a real mesh, and check what is left (long)
 	@$(BIN)/python -m tests.failpoints $(ARGS)
 chaos-mutants: setup ## Break the mesh in 16 ways; the checker must find each

@@ -72,7 +72,12 @@ def _cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), "")
 
 
-async def make_pools(mesh: RunningMesh, workers: int, types: Sequence[str] = TYPES) -> None:
+async def make_pools(
+    mesh: RunningMesh,
+    workers: int,
+    types: Sequence[str] = TYPES,
+    app: str = "tests.bench.handlers",
+) -> None:
     """A fixed number of workers for each type: scaling is not what is measured here."""
     async with grpc.aio.insecure_channel(mesh.scaler_target) as channel:
         scaler = ScalerServiceStub(channel)
@@ -81,7 +86,7 @@ async def make_pools(mesh: RunningMesh, workers: int, types: Sequence[str] = TYP
                 type=type_,
                 min_workers=workers,
                 max_workers=workers,
-                process=pool_pb2.ProcessDriver(app="tests.bench.handlers"),
+                process=pool_pb2.ProcessDriver(app=app),
             )
             await scaler.CreatePool(scaler_service_pb2.CreatePoolRequest(spec=spec))
         watch = scaler.WatchPools(scaler_service_pb2.WatchPoolsRequest())

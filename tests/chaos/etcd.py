@@ -35,6 +35,10 @@ class EtcdGateway:
         found = self._call("kv/range", key=_text(prefix), range_end=_text(end), keys_only=True)
         return [base64.b64decode(item["key"]).decode() for item in found.get("kvs", [])]
 
+    def size(self) -> int:
+        """Bytes of the database in use."""
+        return int(self._call("maintenance/status")["dbSizeInUse"])
+
     def _call(self, path: str, **fields: Any) -> dict[str, Any]:
         request = urllib.request.Request(
             f"{self._url}/{path}", json.dumps(fields).encode(), method="POST"

@@ -17,6 +17,7 @@ TOOLS = (
     "tests.failpoints",
     "tests.mutants",
     "tests.simulation",
+    "tests.soak",
 )
 
 
