@@ -42,6 +42,16 @@ class JobSource(Protocol):
         """Each job as it is, in order. Raises the first error, JobNotFound among them."""
         ...
 
+    async def ends(
+        self, namespace: str, jobs: Mapping[bytes, str]
+    ) -> tuple[list[Change], list[str]]:
+        """The transitions that ended jobs, of those that have ended; and shards that are away.
+
+        Jobs are named by their 16 bytes, and by text. Raises JobNotFound. With an empty namespace,
+        whatever theirs is.
+        """
+        ...
+
     async def changes_after(self, seen: Mapping[str, int]) -> tuple[list[Change], list[str]]:
         """The transitions after the versions seen, by job and version; and shards that are away."""
         ...
@@ -51,12 +61,15 @@ class HintFeed(Protocol):
     """Transitions as the broker brings them: fast, and perhaps not all."""
 
     async def open(
-        self, wanted: Mapping[bytes, str], sink: Callable[[Sequence[Change]], None]
+        self,
+        wanted: Mapping[bytes, str],
+        sink: Callable[[Sequence[Change]], None],
+        ends_only: Callable[[], bool],
     ) -> None:
         """Begin; when this returns, what is committed from now on is on its way.
 
         Only jobs whose id, as 16 bytes, is wanted at that moment are looked at; it is known as that
-        text.
+        text. While `ends_only`, nobody wants transitions but those that end jobs.
         """
         ...
 

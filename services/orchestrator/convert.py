@@ -24,7 +24,7 @@ from services.mesh.store.answers import (
     PutOutcome,
     PutResult,
 )
-from services.mesh.wire.events import event_to_proto
+from services.mesh.wire.events import ID_BYTES, event_to_proto
 from services.mesh.wire.jobs import fill_job, job_to_proto, new_job_from_proto
 from services.mesh.wire.ties import ties_from_proto
 from services.mesh.wire.values import duration, micros_of, timestamp
@@ -133,6 +133,13 @@ def job_ids_from(texts: Iterable[str]) -> list[UUID]:
         return [ids.parse(text) for text in texts]
     except ValueError:
         return [job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(texts)]
+
+
+def job_keys_from(data: bytes) -> list[bytes]:
+    """Ids of 16 bytes each, one after the other."""
+    if len(data) % ID_BYTES:
+        raise InvalidField("job_ids", f"expected {ID_BYTES} bytes for each job")
+    return [data[at : at + ID_BYTES] for at in range(0, len(data), ID_BYTES)]
 
 
 def fill_get_result(

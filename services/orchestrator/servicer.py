@@ -17,7 +17,7 @@ from services.mesh.jobs.reports import Report
 from services.mesh.rpc import Rules
 from services.mesh.runtime import DrainSignal
 from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
-from services.mesh.wire.events import event_to_proto
+from services.mesh.wire.events import event_batch, event_to_proto
 from services.mesh.wire.jobs import filter_from_proto
 from services.mesh.wire.values import timedelta_of
 from services.orchestrator import convert, convert_reports
@@ -118,6 +118,15 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         found = await self._lookup.events(cursors)
         return pb.ListEventsResponse(
             events=[event_to_proto(event) for event in found.events], missing_shards=found.missing
+        )
+
+    async def ListEnds(self, request: pb.ListEndsRequest, context: Context) -> pb.ListEndsResponse:
+        keys = convert.job_keys_from(request.job_ids)
+        found = await self._lookup.ends(keys, request.namespace or None)
+        return pb.ListEndsResponse(
+            ends=[event_batch(shard, events) for shard, events in found.by_shard.items()],
+            unknown_job_ids=b"".join(found.unknown),
+            missing_shards=found.missing,
         )
 
     async def ListShardEvents(

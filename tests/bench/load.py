@@ -201,11 +201,8 @@ class Load:
     async def watch(self, ids: Sequence[str]) -> None:
         """Return when all these jobs have ended well."""
         left = set(ids)
-        request = pb.WatchJobsRequest(job_ids=ids, batches=True)
+        request = pb.WatchJobsRequest(job_ids=ids, batches=True, ends_only=True)
         async for response in self._enqueue.WatchJobs(request):
-            for job in response.batch.snapshots:
-                if job.state == job_pb2.JOB_STATE_SUCCEEDED:
-                    left.discard(job.id)
             for event in response.batch.events:
                 if event.state == job_pb2.JOB_STATE_SUCCEEDED:
                     left.discard(event.job_id)

@@ -254,6 +254,19 @@ async def test_a_watch_streams_the_state_now_and_every_change_to_the_last(desk):
     assert await call.read() is EOF
 
 
+async def test_a_watch_of_ends_tells_one_event_per_job(desk):
+    ended, later = [(await desk.enqueue()).job for _ in range(2)]
+    await desk.run(ended)
+    request = pb.WatchJobsRequest(job_ids=[ended.id, later.id], ends_only=True)
+    call = desk.stub.WatchJobs(request)
+    (first,) = await read(call, 1)
+    assert (first.event.job_id, first.event.version) == (ended.id, 4)
+    await desk.run(later)
+    (second,) = await read(call, 1)
+    assert (second.event.job_id, second.event.state) == (later.id, SUCCEEDED)
+    assert await call.read() is EOF
+
+
 async def test_a_watch_resumes_after_its_token(desk):
     job = (await desk.enqueue()).job
     call = desk.stub.WatchJobs(pb.WatchJobsRequest(job_ids=[job.id]))
@@ -271,6 +284,7 @@ async def test_a_watch_of_strange_things_is_refused(desk):
     for request, error in [
         (pb.WatchJobsRequest(), InvalidField),
         (pb.WatchJobsRequest(job_ids=["x"]), InvalidField),
+        (pb.WatchJobsRequest(filter={"types": ["echo"]}, ends_only=True), InvalidField),
         (pb.WatchJobsRequest(job_ids=[job.id], resume_token="garbage"), ResumeTokenInvalid),
         (pb.WatchJobsRequest(filter={"schedule": "nightly"}), NotImplementedYet),
     ]:

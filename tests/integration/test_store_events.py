@@ -48,6 +48,22 @@ async def test_events_after_a_version_are_the_rest(rig):
     assert await rig.store.versions([a, b, new_job().id]) == {a: 4, b: 4}
 
 
+async def test_ends_are_the_last_transitions_of_those_that_have_ended(rig):
+    waiting, won, gone = await rig.put(3)
+    job = next(job for job in await rig.claim(limit=3) if job.id == won)
+    await rig.store.report([Succeeded(won, job.fence, "w1")])
+    await rig.store.cancel([gone])
+    unknown = new_job().id
+    ends = await rig.store.ends([i.bytes for i in (waiting, won, gone, won, unknown)])
+    assert {(event.job_id, event.version, event.cause) for event in ends.events} == {
+        (won, 4, Cause.SUCCEEDED),
+        (gone, 3, Cause.CANCELLED),
+    }
+    assert ends.unknown == [unknown.bytes]
+    assert (await rig.store.ends([waiting.bytes])).events == []
+    assert (await rig.store.ends([won.bytes], "other")).unknown == [won.bytes]
+
+
 async def test_events_after_are_limited_in_the_order_asked(rig):
     a, b = await finished(rig, 2)
     events = await rig.store.events_after([(b, 0), (a, 0)], limit=5)

@@ -866,6 +866,7 @@ class WatchJobsRequest(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    ENDS_ONLY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """The tenant. Empty means "default"."""
     resume_token: _builtins.str
@@ -876,6 +877,11 @@ class WatchJobsRequest(_message.Message):
     """
     progress: _builtins.bool
     """The caller wants `progress` responses too. Only with job ids."""
+    ends_only: _builtins.bool
+    """Only the end of each job is wanted: instead of snapshots and transitions comes one `event` per job, the transition
+    that ended it, also for jobs that had ended before the watch began. Costs a fraction of a full watch; made for
+    whoever waits for many results. Only with job ids (a filter has `states` for this).
+    """
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """These jobs, at most 1000."""
@@ -895,10 +901,11 @@ class WatchJobsRequest(_message.Message):
         resume_token: _builtins.str = ...,
         batches: _builtins.bool = ...,
         progress: _builtins.bool = ...,
+        ends_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "filter", b"filter", "job_ids", b"job_ids", "namespace", b"namespace", "progress", b"progress", "resume_token", b"resume_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "ends_only", b"ends_only", "filter", b"filter", "job_ids", b"job_ids", "namespace", b"namespace", "progress", b"progress", "resume_token", b"resume_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

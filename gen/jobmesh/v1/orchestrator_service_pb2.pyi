@@ -11,6 +11,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from jobmesh.v1 import bus_pb2 as _bus_pb2
 from jobmesh.v1 import job_pb2 as _job_pb2
 from jobmesh.v1 import payload_pb2 as _payload_pb2
 from jobmesh.v1 import schedule_pb2 as _schedule_pb2
@@ -475,6 +476,66 @@ class ListEventsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class ListEndsRequest(_message.Message):
+    """ListEndsRequest names jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    job_ids: _builtins.bytes
+    """The jobs: 16 bytes each, one after the other, at most 1000."""
+    namespace: _builtins.str
+    """Only jobs of this tenant; others are unknown. Empty: any."""
+    def __init__(
+        self,
+        *,
+        job_ids: _builtins.bytes = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEndsRequest: _TypeAlias = ListEndsRequest  # noqa: Y015
+
+@_typing.final
+class ListEndsResponse(_message.Message):
+    """ListEndsResponse returns how jobs ended; of those that have not ended it says nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_JOB_IDS_FIELD_NUMBER: _builtins.int
+    MISSING_SHARDS_FIELD_NUMBER: _builtins.int
+    unknown_job_ids: _builtins.bytes
+    """The jobs that do not exist: 16 bytes each, one after the other."""
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedCompositeFieldContainer[_bus_pb2.EventBatch]:
+        """The transitions that ended jobs."""
+
+    @_builtins.property
+    def missing_shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Shards that did not answer: nothing is known of their jobs."""
+
+    def __init__(
+        self,
+        *,
+        ends: _abc.Iterable[_bus_pb2.EventBatch] | None = ...,
+        unknown_job_ids: _builtins.bytes = ...,
+        missing_shards: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "missing_shards", b"missing_shards", "unknown_job_ids", b"unknown_job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEndsResponse: _TypeAlias = ListEndsResponse  # noqa: Y015
 
 @_typing.final
 class EventPosition(_message.Message):

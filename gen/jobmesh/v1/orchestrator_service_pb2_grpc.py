@@ -56,6 +56,11 @@ class OrchestratorServiceStub:
                 request_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEventsRequest.SerializeToString,
                 response_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEventsResponse.FromString,
                 _registered_method=True)
+        self.ListEnds = channel.unary_unary(
+                '/jobmesh.v1.OrchestratorService/ListEnds',
+                request_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEndsRequest.SerializeToString,
+                response_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEndsResponse.FromString,
+                _registered_method=True)
         self.ListShardEvents = channel.unary_unary(
                 '/jobmesh.v1.OrchestratorService/ListShardEvents',
                 request_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListShardEventsRequest.SerializeToString,
@@ -211,6 +216,13 @@ class OrchestratorServiceServicer:
 
     def ListEvents(self, request, context):
         """Returns the events of jobs after given versions. This is how a watch repairs gaps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEnds(self, request, context):
+        """Returns the transitions that ended jobs, of those that have ended. This is how a watch of ends begins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -421,6 +433,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListEvents,
                     request_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEventsRequest.FromString,
                     response_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'ListEnds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEnds,
+                    request_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEndsRequest.FromString,
+                    response_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEndsResponse.SerializeToString,
             ),
             'ListShardEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListShardEvents,
@@ -658,6 +675,33 @@ class OrchestratorService:
             '/jobmesh.v1.OrchestratorService/ListEvents',
             jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEventsRequest.SerializeToString,
             jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEnds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jobmesh.v1.OrchestratorService/ListEnds',
+            jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEndsRequest.SerializeToString,
+            jobmesh_dot_v1_dot_orchestrator__service__pb2.ListEndsResponse.FromString,
             options,
             channel_credentials,
             insecure,

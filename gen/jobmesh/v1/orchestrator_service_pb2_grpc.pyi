@@ -43,6 +43,8 @@ class OrchestratorServiceStub:
     """Lists jobs over all shards, newest first."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEventsRequest, _orchestrator_service_pb2.ListEventsResponse]
     """Returns the events of jobs after given versions. This is how a watch repairs gaps."""
+    ListEnds: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEndsRequest, _orchestrator_service_pb2.ListEndsResponse]
+    """Returns the transitions that ended jobs, of those that have ended. This is how a watch of ends begins."""
     ListShardEvents: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListShardEventsRequest, _orchestrator_service_pb2.ListShardEventsResponse]
     """Returns a page of one shard's events after a position, in the shard's order. This is how a watch by filter reads.
 
@@ -121,6 +123,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists jobs over all shards, newest first."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEventsRequest, _orchestrator_service_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Returns the events of jobs after given versions. This is how a watch repairs gaps."""
+    ListEnds: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEndsRequest, _orchestrator_service_pb2.ListEndsResponse]  # type: ignore[assignment]
+    """Returns the transitions that ended jobs, of those that have ended. This is how a watch of ends begins."""
     ListShardEvents: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListShardEventsRequest, _orchestrator_service_pb2.ListShardEventsResponse]  # type: ignore[assignment]
     """Returns a page of one shard's events after a position, in the shard's order. This is how a watch by filter reads.
 
@@ -220,6 +224,14 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListEventsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListEventsResponse]]:
         """Returns the events of jobs after given versions. This is how a watch repairs gaps."""
+
+    @_abc_1.abstractmethod
+    def ListEnds(
+        self,
+        request: _orchestrator_service_pb2.ListEndsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListEndsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListEndsResponse]]:
+        """Returns the transitions that ended jobs, of those that have ended. This is how a watch of ends begins."""
 
     @_abc_1.abstractmethod
     def ListShardEvents(

@@ -232,8 +232,10 @@ class AsyncClient(JobChanges, TypeCalls):
         namespace: str | None = None,
         patience: float = PATIENCE_SECONDS,
         progress: bool = False,
+        ends_only: bool = False,
     ) -> AsyncIterator[JobEvent]:
-        """The state of jobs as it is, then every transition.
+        """The state of jobs as it is, then every transition; with `ends_only` (and ids) nothing but
+        how each of them ended, which is much cheaper.
 
         With ids it ends when all have ended; with a filter (`convert.to_filter`) never by itself.
         With `progress` (and ids), what handlers say in between too: events of reason "PROGRESS".
@@ -244,6 +246,7 @@ class AsyncClient(JobChanges, TypeCalls):
             job_ids=job_ids,
             filter=filter,
             progress=progress,
+            ends_only=ends_only,
         )
         watch = Watch(self._session.caller, self.stub, request, patience=patience)
         async for response in watch.responses():

@@ -275,14 +275,21 @@ class Client(BlockingChanges, BlockingTypes):
         filter: JobFilter | None = None,
         namespace: str | None = None,
         progress: bool = False,
+        ends_only: bool = False,
     ) -> Iterator[JobEvent]:
         """The state of jobs as it is, then every transition, until all have ended.
 
         With a filter (`convert.to_filter`) it never ends by itself. With `progress` (and ids), what
-        handlers say in between too.
+        handlers say in between too. With `ends_only` (and ids), only how each job ended.
         """
         return self._thread.iterate(
-            self._client.watch(*job_ids, filter=filter, namespace=namespace, progress=progress)
+            self._client.watch(
+                *job_ids,
+                filter=filter,
+                namespace=namespace,
+                progress=progress,
+                ends_only=ends_only,
+            )
         )
 
 

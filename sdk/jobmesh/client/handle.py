@@ -69,11 +69,17 @@ class AsyncJobHandle:
         """The job in its terminal state, whichever it is; WaitTimeout if that takes too long."""
         try:
             async with asyncio.timeout(timeout):
-                async for _ in self.events():
-                    pass
+                await self._ended()
         except TimeoutError:
             raise WaitTimeout(f"job {self.id} did not end within {timeout:g} s") from None
         return await self.get(full=True)
+
+    async def _ended(self) -> None:
+        """Return when the job has ended."""
+        request = pb.WatchJobsRequest(namespace=self.namespace, job_ids=[self.id], ends_only=True)
+        watch = Watch(self._session.caller, self._session.stub, request)
+        async for _ in watch.responses():
+            pass
 
     async def result(self, timeout: float | None = None) -> Any:
         """What the handler returned; JobFailed if the job ended in another way.

@@ -11,22 +11,15 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.ports import Change
 from services.mesh.bus import Bus, Message, Subjects, Subscription
+from services.mesh.errors import JobNotFound
 from services.mesh.rpc.items import from_item_error
-from services.mesh.wire.events import HintedEvent, read_hint
+from services.mesh.wire.events import TERMINAL, HintedEvent, read_event_batch, read_hint
 from services.mesh.wire.progress import read_progress
+from services.mesh.wire.values import id_texts
 
 if TYPE_CHECKING:
     # Generated stubs have an async twin for type checkers only.
     from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceAsyncStub
-
-TERMINAL = frozenset(
-    {
-        job_pb2.JOB_STATE_SUCCEEDED,
-        job_pb2.JOB_STATE_FAILED,
-        job_pb2.JOB_STATE_CANCELLED,
-        job_pb2.JOB_STATE_EXPIRED,
-    }
-)
 
 
 class OrchestratorSource:
@@ -58,6 +51,17 @@ class OrchestratorSource:
         )
         return [change_of(event) for event in answer.events], list(answer.missing_shards)
 
+    async def ends(
+        self, namespace: str, jobs: Mapping[bytes, str]
+    ) -> tuple[list[Change], list[str]]:
+        answer = await self._orchestrator.ListEnds(
+            pb.ListEndsRequest(job_ids=b"".join(jobs), namespace=namespace)
+        )
+        if answer.unknown_job_ids:
+            raise JobNotFound(id_texts(answer.unknown_job_ids)[0])
+        ended = [event for batch in answer.ends for event in read_event_batch(batch, jobs)]
+        return [change_of(event) for event in ended], list(answer.missing_shards)
+
 
 def change_of(event: job_pb2.JobEvent | HintedEvent) -> Change:
     return Change(event.job_id, event.version, event.state in TERMINAL, event)
@@ -71,11 +75,15 @@ class BusHints:
         self._subscription: Subscription | None = None
 
     async def open(
-        self, wanted: Mapping[bytes, str], sink: Callable[[Sequence[Change]], None]
+        self,
+        wanted: Mapping[bytes, str],
+        sink: Callable[[Sequence[Change]], None],
+        ends_only: Callable[[], bool],
     ) -> None:
         def received(message: Message) -> None:
             try:
-                changes = [change_of(event) for event in read_hint(message.payload, wanted)]
+                events = read_hint(message.payload, wanted, ends_only=ends_only())
+                changes = [change_of(event) for event in events]
             except (DecodeError, IndexError, ValueError):
                 return  # not from us; the re-read does not depend on it
             if changes:

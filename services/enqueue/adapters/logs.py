@@ -13,7 +13,6 @@ from jobmesh.v1 import job_pb2, worker_service_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 from jobmesh.v1.worker_service_pb2_grpc import WorkerServiceStub
 
-from services.enqueue.adapters.jobs import TERMINAL
 from services.enqueue.ports import Tried
 from services.mesh.blob import BlobStore, output_key
 from services.mesh.errors import MeshError, NotFound
@@ -22,6 +21,7 @@ from services.mesh.lease import Keys, Registry
 from services.mesh.rpc import Channel, TlsFiles, open_channel
 from services.mesh.rpc.items import from_item_error
 from services.mesh.telemetry.tracing import Tracing
+from services.mesh.wire.events import TERMINAL
 from services.mesh.wire.logs import log_line_from_proto
 
 if TYPE_CHECKING:

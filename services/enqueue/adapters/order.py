@@ -9,10 +9,10 @@ from google.protobuf.message import DecodeError
 from jobmesh.v1 import bus_pb2, job_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
-from services.enqueue.adapters.jobs import TERMINAL
 from services.enqueue.ports import Change, LivePage, OrderPage, Placed
 from services.mesh.bus import Bus, Message, Subjects, Subscription
 from services.mesh.jobs.model import Position
+from services.mesh.wire.events import TERMINAL
 
 if TYPE_CHECKING:
     # Generated stubs have an async twin for type checkers only.

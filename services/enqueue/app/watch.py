@@ -51,13 +51,15 @@ class Watch:
         *,
         most: int = 1,
         advances: bool = False,
+        ends_only: bool = False,
     ) -> None:
         self.job_ids = job_ids
         self.most = most
         self.wants_advances = advances
+        self.ends_only = ends_only
         #: The newest that each job's handler said about its advance: replaced, never queued.
         self.advances: dict[str, Any] = {}
-        self.progress = Progress(seen)
+        self.progress = Progress(seen, ends_only=ends_only)
         self._tokens = ResumeTokens(job_ids)
         self.outbox: deque[Delivery] = deque()
         self.wake = asyncio.Event()
@@ -92,6 +94,10 @@ class Watch:
 
     def offer(self, change: Change) -> bool:
         """Take a change; True if it shows a gap that must be read, unless it closes by itself."""
+        if self.ends_only:
+            if change.terminal and self.progress.offer_end(change.job_id, change.version):
+                self._post(Delivery(Kind.EVENT, change.message, self._token()))
+            return False
         step = self.progress.offer(change.job_id, change.version, change.terminal)
         if step is Step.DELIVER:
             self._post(Delivery(Kind.EVENT, change.message, self._token()))

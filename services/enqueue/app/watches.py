@@ -10,7 +10,7 @@ from services.enqueue.app.watch import Delivery, Kind, Watch
 from services.enqueue.domain.tokens import read_resume_token
 from services.enqueue.ports import Change, HintFeed, JobSource, ProgressFeed
 from services.mesh.clock import Clock
-from services.mesh.errors import SlowConsumer
+from services.mesh.errors import ShardUnavailable, SlowConsumer
 from services.mesh.jobs import ids
 from services.mesh.runtime import Counts, DrainSignal, Loop
 from services.mesh.telemetry.metrics import Metrics
@@ -49,6 +49,8 @@ class WatchHub(Loop):
         #: By their 16 bytes.
         self._wanted: dict[bytes, str] = {}
         self._all: set[Watch] = set()
+        #: How many of them want more than ends.
+        self._full_watches = 0
         self._fed = False
         self._feeding = asyncio.Lock()
         self._waker: asyncio.Task[None] | None = None
@@ -69,14 +71,18 @@ class WatchHub(Loop):
         *,
         most: int = 1,
         progress: bool = False,
+        ends_only: bool = False,
     ) -> AsyncGenerator[Delivery, None]:
         """What is, then what happens; ends when all jobs have ended, or with a drain.
 
         With `most` above one, up to that many deliveries come as one BATCH. With `progress`, what
-        handlers say while they run comes in between.
+        handlers say while they run comes in between. With `ends_only`, one event comes per job: its
+        end, whenever that was.
         """
         seen = read_resume_token(token, job_ids) if token else dict.fromkeys(job_ids, 0)
-        watch = Watch(job_ids, seen, self._backlog, most=most, advances=progress)
+        watch = Watch(
+            job_ids, seen, self._backlog, most=most, advances=progress, ends_only=ends_only
+        )
         self._enter(watch)
         try:
             await self._feed_hints()
@@ -131,19 +137,39 @@ class WatchHub(Loop):
         began = self._clock.monotonic()
         full = began >= self._next_full
         wanted = self._cursors(lambda watch: _to_read(watch, began if full else None))
-        read = 0
-        lagging: set[str] = set()
-        items = list(wanted.items())
-        for start in range(0, len(items), CHUNK):
-            changes, away = await self._source.changes_after(dict(items[start : start + CHUNK]))
+        read, lagging = await self._read(list(wanted.items()))
+        if full:
+            ended, away = await self._read_ends(self._awaited(began))
+            read, lagging = read + ended, lagging | away
+            now = self._clock.monotonic()
+            self._next_full = max(began + self._reread, now + COMPARE_REST * (now - began))
+        self._lagging = sorted(lagging)
+        return {"events": read}
+
+    async def _read(self, cursors: Sequence[tuple[str, int]]) -> tuple[int, set[str]]:
+        """Offer what happened after these versions: how much, and which shards are away."""
+        read, lagging = 0, set[str]()
+        for start in range(0, len(cursors), CHUNK):
+            changes, away = await self._source.changes_after(dict(cursors[start : start + CHUNK]))
             read += len(changes)
             lagging.update(away)
             self._offer(changes)
-        self._lagging = sorted(lagging)
-        if full:
-            now = self._clock.monotonic()
-            self._next_full = max(began + self._reread, now + COMPARE_REST * (now - began))
-        return {"events": read}
+        return read, lagging
+
+    async def _read_ends(self, awaited: Sequence[str]) -> tuple[int, set[str]]:
+        """As `_read`, of jobs of which only the end is wanted."""
+        read, lagging = 0, set[str]()
+        for start in range(0, len(awaited), CHUNK):
+            changes, away = await self._source.ends("", by_key(awaited[start : start + CHUNK]))
+            read += len(changes)
+            lagging.update(away)
+            self._offer(changes)
+        return read, lagging
+
+    def _awaited(self, now: float) -> Sequence[str]:
+        """The jobs whose end is awaited, and may have been missed."""
+        watches = (w for w in self._all if w.ends_only and w.began and now >= w.read_until)
+        return list({job_id for watch in watches for job_id in watch.progress.live()})
 
     def _offer(self, changes: Iterable[Change]) -> bool:
         gap = False
@@ -159,7 +185,7 @@ class WatchHub(Loop):
         """The least version seen of each job, over the watches that want it read."""
         cursors: dict[str, int] = {}
         for watch in self._all:
-            if watch.began:
+            if watch.began and not watch.ends_only:
                 for job_id in jobs_of(watch):
                     version = watch.progress.seen()[job_id]
                     cursors[job_id] = min(version, cursors.get(job_id, version))
@@ -169,6 +195,9 @@ class WatchHub(Loop):
         """Hints are subscribed to before the rows are read: what is committed after that comes as
         one, and is held. So the events need not be read, too.
         """
+        if watch.ends_only:
+            await self._begin_with_ends(watch, namespace)
+            return
         began = self._clock.monotonic()
         async with self._room:
             snapshots = await self._source.snapshots(namespace, watch.job_ids)
@@ -183,6 +212,19 @@ class WatchHub(Loop):
             await self._catch_up(watch)
         gaps = [watch.offer(change) for change in held or ()]
         self._gaps_close(any(gaps))
+
+    async def _begin_with_ends(self, watch: Watch, namespace: str) -> None:
+        """As `_begin`. Nothing need be held: of each job one event comes, whoever brings it."""
+        watch.begin()
+        began = self._clock.monotonic()
+        if jobs := by_key(watch.progress.live()):
+            async with self._room:
+                ended, away = await self._source.ends(namespace, jobs)
+            if away:
+                raise ShardUnavailable(away[0])
+            for change in ended:
+                watch.offer(change)
+        watch.read_until = began + self._reread
 
     async def _catch_up(self, watch: Watch) -> None:
         """Read what happened since the token, or while too many hints came to be held."""
@@ -218,10 +260,12 @@ class WatchHub(Loop):
         for job_id in watch.job_ids:
             self._watches.setdefault(job_id, set()).add(watch)
             self._wanted[ids.to_bytes(job_id)] = job_id
+        self._full_watches += not watch.ends_only
         self._gauge.set(len(self._all))
 
     def _leave(self, watch: Watch) -> None:
         self._all.discard(watch)
+        self._full_watches -= not watch.ends_only
         for job_id in watch.job_ids:
             watches = self._watches.get(job_id, set())
             watches.discard(watch)
@@ -235,7 +279,9 @@ class WatchHub(Loop):
         async with self._feeding:
             wanted = bool(self._all)
             if wanted and not self._fed:
-                await self._feed.open(self._wanted, self.hinted)
+                await self._feed.open(
+                    self._wanted, self.hinted, ends_only=lambda: not self._full_watches
+                )
                 self._waker = asyncio.create_task(self._wake_on_drain(), name="watches-drain")
             elif self._fed and not wanted:
                 await self._feed.close()
@@ -250,6 +296,11 @@ class WatchHub(Loop):
         elif self._advancing and not wanted:
             await self._advances.close()
         self._advancing = wanted
+
+
+def by_key(job_ids: Iterable[str]) -> dict[bytes, str]:
+    """Job ids as 16 bytes, and as text."""
+    return {ids.to_bytes(job_id): job_id for job_id in job_ids}
 
 
 def _to_read(watch: Watch, now: float | None) -> Iterable[str]:

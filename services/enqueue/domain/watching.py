@@ -24,9 +24,10 @@ class Step(Enum):
 class Progress:
     """How far the jobs of one watch were delivered."""
 
-    def __init__(self, seen: Mapping[str, int]) -> None:
+    def __init__(self, seen: Mapping[str, int], *, ends_only: bool = False) -> None:
+        """With `ends_only` a version seen is that of the end."""
         self._seen = dict(seen)
-        self._live = set(seen)
+        self._live = {job_id for job_id, version in seen.items() if not (ends_only and version)}
         self._gaps: set[str] = set()
 
     @property
@@ -68,6 +69,14 @@ class Progress:
         if terminal:
             self._end(job_id)
         return Step.DELIVER
+
+    def offer_end(self, job_id: str, version: int) -> bool:
+        """The end of a job came in, whatever was before it; True: deliver it now."""
+        if job_id not in self._live:
+            return False
+        self._seen[job_id] = version
+        self._live.discard(job_id)
+        return True
 
     def _end(self, job_id: str) -> None:
         self._live.discard(job_id)

@@ -105,7 +105,12 @@ class JobCalls:
         ids = [convert.job_id_of(given, f"job_ids[{n}]") for n, given in enumerate(request.job_ids)]
         namespace = convert.namespace_of(request.namespace)
         return self._desk.watches.watch(
-            namespace, ids, request.resume_token, most=most, progress=request.progress
+            namespace,
+            ids,
+            request.resume_token,
+            most=most,
+            progress=request.progress,
+            ends_only=request.ends_only,
         )
 
     async def _get(
@@ -126,7 +131,9 @@ class JobCalls:
         with suppress(TimeoutError):
             async with (
                 asyncio.timeout(seconds),
-                aclosing(self._desk.watches.watch(namespace, [job_id], "")) as deliveries,
+                aclosing(
+                    self._desk.watches.watch(namespace, [job_id], "", ends_only=True)
+                ) as deliveries,
             ):
                 async for _ in deliveries:
                     pass

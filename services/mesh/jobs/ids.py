@@ -39,6 +39,11 @@ def bucket_of(job_id: UUID) -> int:
     return (job_id.int >> _BUCKET_SHIFT) & (BUCKETS - 1)
 
 
+def bucket_of_bytes(key: bytes) -> int:
+    """The bucket written into the 16 bytes of an id."""
+    return (key[6] & 0x0F) << 8 | key[7]
+
+
 def time_ms_of(job_id: UUID) -> int:
     """When the id was minted, in milliseconds since 1970, by the minting service's clock."""
     return job_id.int >> _TIME_SHIFT

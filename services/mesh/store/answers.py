@@ -271,6 +271,14 @@ class InFlight:
 
 
 @record
+class Ends:
+    """How jobs ended, of those that have; and the ids, as 16 bytes, of those that do not exist."""
+
+    events: list[JobEvent]
+    unknown: list[bytes]
+
+
+@record
 class EventPage:
     """Events in the shard's order, and where to go on."""
 

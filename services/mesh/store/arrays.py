@@ -65,6 +65,17 @@ class Uuids(Array):
         return [_NULL if i is None else b"\0\0\0\x10" + i.int.to_bytes(16, "big") for i in items]
 
 
+class Keys(Array):
+    """Uuids that came as their 16 bytes, and need not become objects."""
+
+    array_oid, item_oid = 2951, 2950
+    repeats = False
+
+    @staticmethod
+    def pack(items: Sequence[bytes]) -> list[bytes]:
+        return [b"\0\0\0\x10" + i for i in items]
+
+
 class Texts(Array):
     array_oid, item_oid = 1009, 25
 
@@ -142,7 +153,7 @@ def milliseconds_of(span: timedelta | None) -> int | None:
 
 def register(adapters: AdaptersMap) -> None:
     """Teach a connection these types."""
-    for kind in (Uuids, Texts, Blobs, Smallints, Integers, Bigints, Doubles, Booleans, Times):
+    for kind in (Uuids, Keys, Texts, Blobs, Smallints, Integers, Bigints, Doubles, Booleans, Times):
         adapters.register_dumper(kind, _dumper(kind))
 
 

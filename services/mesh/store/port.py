@@ -26,6 +26,7 @@ from services.mesh.store.answers import (
     CancelAnswer,
     ChangeAnswer,
     ClaimAnswer,
+    Ends,
     EventPage,
     FireAnswer,
     InFlight,
@@ -201,6 +202,9 @@ class ShardStore(Protocol):
         self, cursors: Sequence[tuple[UUID, int]], limit: int = 10_000
     ) -> list[JobEvent]:
         """The events of jobs after `(job id, version)`, by job and version."""
+
+    async def ends(self, keys: Sequence[bytes], namespace: str | None = None) -> Ends:
+        """The transitions that ended jobs, named by their 16 bytes; and which do not exist."""
 
     async def events_since(
         self, after: Position | None, limit: int, wanted: EventFilter | None = None

@@ -592,6 +592,18 @@ SELECT {event_columns}
  ORDER BY r.place, e.version
  LIMIT %(limit)s
 
+-- name: ends
+-- How many of these jobs there are, and the transitions that ended them, of those that have ended.
+WITH found AS MATERIALIZED (
+    SELECT j.id, j.version, j.state, j.namespace, j.type, j.labels
+      FROM unnest(%(ids)b) AS r (id)
+      JOIN jobs j ON j.id = r.id AND j.namespace = coalesce(%(namespace)s::text, j.namespace)
+)
+SELECT c.count, {event_columns}
+  FROM (SELECT count(*) FROM found) AS c
+  LEFT JOIN (found j JOIN job_events e ON e.job_id = j.id AND e.version = j.version)
+         ON j.state IN (4, 5, 6, 7)
+
 -- name: horizon
 -- Where a new reader of the shard's order begins, and the transaction that would begin next.
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint,

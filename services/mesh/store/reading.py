@@ -7,8 +7,8 @@ from uuid import UUID
 
 from services.mesh.jobs.model import EventFilter, JobEvent, JobFilter, JobRecord, Position
 from services.mesh.jobs.states import JobState
-from services.mesh.store.answers import EventPage
-from services.mesh.store.arrays import Integers, Uuids
+from services.mesh.store.answers import Ends, EventPage
+from services.mesh.store.arrays import Integers, Keys, Uuids
 from services.mesh.store.base import Int8, ShardBase
 from services.mesh.store.connection import Row
 from services.mesh.store.listing import count_query, list_query, match_query
@@ -55,6 +55,17 @@ class Reading(ShardBase):
             "limit": Int8(limit),
         }
         return [job_event(row) for row in await self._fetch("events_after", params)]
+
+    async def ends(self, keys: Sequence[bytes], namespace: str | None = None) -> Ends:
+        """The transitions that ended jobs, and which of them do not exist."""
+        wanted = set(keys)
+        rows = await self._fetch("ends", {"ids": Keys(list(wanted)), "namespace": namespace})
+        unknown: set[bytes] = set()
+        if rows[0][0] < len(wanted):
+            ids = Uuids([UUID(bytes=key) for key in wanted])
+            found = await self._fetch("states", {"ids": ids, "namespace": namespace})
+            unknown = wanted - {row[0].bytes for row in found}
+        return Ends([job_event(row[1:]) for row in rows if row[1] is not None], sorted(unknown))
 
     async def events_since(
         self, after: Position | None, limit: int, wanted: EventFilter | None = None

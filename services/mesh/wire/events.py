@@ -12,6 +12,15 @@ from services.mesh.wire.retries import failure_to_proto
 from services.mesh.wire.values import micros_of, set_micros, timestamp
 
 ID_BYTES = 16
+#: States of the wire that nothing follows.
+TERMINAL = frozenset(
+    {
+        job_pb2.JOB_STATE_SUCCEEDED,
+        job_pb2.JOB_STATE_FAILED,
+        job_pb2.JOB_STATE_CANCELLED,
+        job_pb2.JOB_STATE_EXPIRED,
+    }
+)
 
 
 def event_to_proto(event: JobEvent) -> job_pb2.JobEvent:
@@ -34,6 +43,11 @@ def event_to_proto(event: JobEvent) -> job_pb2.JobEvent:
 
 def hint(shard: str, events: Sequence[JobEvent]) -> bytes:
     """The payload of one hint message."""
+    return event_batch(shard, events).SerializeToString()
+
+
+def event_batch(shard: str, events: Sequence[JobEvent]) -> bus_pb2.EventBatch:
+    """Transitions of one shard, in columns."""
     names: dict[str, int] = {"": 0}
     batch = bus_pb2.EventBatch(
         shard=shard,
@@ -58,7 +72,7 @@ def hint(shard: str, events: Sequence[JobEvent]) -> bytes:
         ],
     )
     batch.names.extend(names)
-    return batch.SerializeToString()
+    return batch
 
 
 class HintedEvent(NamedTuple):
@@ -96,14 +110,29 @@ class HintedEvent(NamedTuple):
             _add_detail(event, detail)
 
 
-def read_hint(payload: bytes, wanted: Mapping[bytes, str]) -> list[HintedEvent]:
-    """The events of a hint whose job is wanted: its id as 16 bytes, and as text. DecodeError, or
-    IndexError or ValueError where its columns do not fit, if it is no hint.
+def read_hint(
+    payload: bytes, wanted: Mapping[bytes, str], *, ends_only: bool = False
+) -> list[HintedEvent]:
+    """The events of a hint whose job is wanted: its id as 16 bytes, and as text; or only those that
+    ended jobs. DecodeError, or IndexError or ValueError where its columns do not fit, if it is no
+    hint.
     """
-    batch = bus_pb2.EventBatch.FromString(payload)
+    return read_event_batch(bus_pb2.EventBatch.FromString(payload), wanted, ends_only=ends_only)
+
+
+def read_event_batch(
+    batch: bus_pb2.EventBatch, wanted: Mapping[bytes, str], *, ends_only: bool = False
+) -> list[HintedEvent]:
+    """As `read_hint`, of a batch that came otherwise."""
     ids = batch.job_ids
     starts = range(0, len(batch.versions) * ID_BYTES, ID_BYTES)
-    jobs = [wanted.get(ids[at : at + ID_BYTES]) for at in starts]
+    if ends_only:
+        jobs = [
+            wanted.get(ids[at : at + ID_BYTES]) if state in TERMINAL else None
+            for at, state in zip(starts, batch.states, strict=True)
+        ]
+    else:
+        jobs = [wanted.get(ids[at : at + ID_BYTES]) for at in starts]
     if not any(jobs):
         return []
     names = list(batch.names)

@@ -11,9 +11,10 @@ from uuid import UUID
 
 from services.mesh.errors import JobNotFound, MeshError
 from services.mesh.jobs.attempts import Attempt, attempts_from_events
+from services.mesh.jobs.ids import bucket_of_bytes
 from services.mesh.jobs.model import JobEvent, JobFilter, JobRecord
 from services.mesh.jobs.record import record
-from services.mesh.store.answers import CancelOutcome, CancelResult
+from services.mesh.store.answers import CancelOutcome, CancelResult, Ends
 from services.mesh.store.port import ShardStore
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.topology import TopologyKeeper
@@ -45,6 +46,15 @@ class Events:
     """Events by job and version. `missing` are the shards that did not answer."""
 
     events: list[JobEvent]
+    missing: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EndsFound:
+    """How jobs ended, by shard; ids that do not exist; shards that did not answer."""
+
+    by_shard: dict[str, list[JobEvent]]
+    unknown: list[bytes]
     missing: list[str]
 
 
@@ -117,6 +127,23 @@ class Lookup:
 
         found, missing = await self.everywhere(ask, groups)
         return Events([event for events in found for event in events], missing)
+
+    async def ends(self, keys: Sequence[bytes], namespace: str | None) -> EndsFound:
+        """How jobs ended, of those that have."""
+        groups: dict[str, list[bytes]] = {}
+        shard_of = self._topology.map.shard_of
+        for key in keys:
+            groups.setdefault(shard_of(bucket_of_bytes(key)), []).append(key)
+
+        async def ask(store: ShardStore) -> tuple[str, Ends]:
+            return store.name, await store.ends(groups[store.name], namespace)
+
+        found, missing = await self.everywhere(ask, groups)
+        return EndsFound(
+            {shard: ends.events for shard, ends in found if ends.events},
+            [key for _, ends in found for key in ends.unknown],
+            missing,
+        )
 
     async def _stop_workers(self, results: Sequence[CancelResult]) -> None:
         attempts: dict[str, list[tuple[UUID, int]]] = {}

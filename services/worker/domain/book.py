@@ -8,6 +8,7 @@ ceases to take work when too much is unsettled. What is in hand at that moment c
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -67,7 +68,9 @@ class AttemptBook:
         self._lent: frozenset[str] = frozenset()
         self._lender: Callable[[str], int] = _no_room
         #: Newest fence of jobs whose attempts ended or were refused here, the oldest ones first.
-        self._ended: dict[bytes, int] = {}
+        #: Not a plain dictionary: to find the first entry of one that always loses its first, all
+        #: that were lost before are passed.
+        self._ended: OrderedDict[bytes, int] = OrderedDict()
 
     # --- what happens
 
@@ -110,10 +113,10 @@ class AttemptBook:
 
     def _remember(self, attempt: Attempt) -> None:
         ended, key = self._ended, attempt.key
-        # Taken out and put in again: a dictionary keeps its oldest entries first.
+        # Taken out and put in again, so that it is the newest.
         ended[key] = max(attempt.fence, ended.pop(key, 0))
         if len(ended) > self._memory:
-            del ended[next(iter(ended))]
+            ended.popitem(last=False)
 
     def settle(self, attempt: Attempt) -> bool:
         """Nothing more is to be said about it. True if that makes room for every type."""

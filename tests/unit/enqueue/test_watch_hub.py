@@ -10,7 +10,7 @@ from services.enqueue.app.watch import Kind
 from services.enqueue.app.watches import WatchHub
 from services.enqueue.ports import Change
 from services.mesh.clock import ManualClock
-from services.mesh.errors import JobNotFound, ResumeTokenInvalid, SlowConsumer
+from services.mesh.errors import JobNotFound, ResumeTokenInvalid, ShardUnavailable, SlowConsumer
 from services.mesh.runtime import DrainSignal
 from services.mesh.telemetry.metrics import Metrics
 
@@ -37,6 +37,13 @@ class Rows:
                 raise JobNotFound(job)
         return [self.events[job][-1] for job in job_ids]
 
+    async def ends(self, namespace, jobs):
+        for job in jobs.values():
+            if job not in self.events:
+                raise JobNotFound(job)
+        last = [self.events[job][-1] for job in jobs.values()]
+        return [change for change in last if change.terminal], self.lagging
+
     async def changes_after(self, seen):
         changes = [c for job, v in seen.items() for c in self.events[job] if c.version > v]
         return changes, self.lagging
@@ -46,8 +53,9 @@ class Feed:
     def __init__(self) -> None:
         self.sink = None
 
-    async def open(self, wanted, sink):
+    async def open(self, wanted, sink, ends_only=None):
         self.sink = sink
+        self.ends_only = ends_only
 
     async def close(self):
         self.sink = None
@@ -100,6 +108,70 @@ async def test_a_watch_is_the_state_now_and_then_every_change_to_the_last():
         ]
         with pytest.raises(StopAsyncIteration):
             await anext(watch)
+
+
+async def test_a_watch_of_ends_tells_each_end_once_whenever_it_was():
+    stand = Stand()
+    stand.rows.add(J, ended=True)
+    stand.rows.add(K)
+    async with aclosing(stand.hub.watch("n", [J, K], "", ends_only=True)) as watch:
+        first = await anext(watch)
+        assert (first.kind, first.message) == (Kind.EVENT, "j v1")
+        stand.hub.hinted([stand.rows.add(K)])
+        end = stand.rows.add(K, ended=True)
+        stand.hub.hinted([end])
+        stand.hub.hinted([end])
+        assert (await anext(watch)).message == "k v3"
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+
+async def test_a_lost_hint_of_an_end_is_found_by_the_re_read():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "", ends_only=True)) as watch:
+        assert (await anext(watch)).kind is Kind.HEARTBEAT
+        stand.rows.add(J, ended=True)
+        await stand.reread()
+        assert (await news(watch)).message == "j v2"
+
+
+async def test_a_watch_of_ends_resumes_with_the_ends_it_has_not_told():
+    stand = Stand()
+    stand.rows.add(J, ended=True)
+    stand.rows.add(K)
+    async with aclosing(stand.hub.watch("n", [J, K], "", ends_only=True)) as watch:
+        token = (await anext(watch)).token
+    stand.rows.add(K, ended=True)
+    async with aclosing(stand.hub.watch("n", [J, K], token, ends_only=True)) as watch:
+        assert [d.message async for d in watch] == ["k v2"]
+
+
+async def test_a_watch_of_ends_of_a_job_that_is_not_there_is_refused():
+    with pytest.raises(JobNotFound):
+        async with aclosing(Stand().hub.watch("n", [NOBODY], "", ends_only=True)) as watch:
+            await anext(watch)
+
+
+async def test_a_watch_of_ends_whose_shard_is_away_is_refused():
+    stand = Stand()
+    stand.rows.add(J)
+    stand.rows.lagging = ["shard-1"]
+    with pytest.raises(ShardUnavailable):
+        async with aclosing(stand.hub.watch("n", [J], "", ends_only=True)) as watch:
+            await anext(watch)
+
+
+async def test_hints_are_looked_through_for_ends_while_nobody_wants_more():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "", ends_only=True)) as ends:
+        await anext(ends)
+        assert stand.feed.ends_only()
+        async with aclosing(stand.hub.watch("n", [J], "")) as all_of_it:
+            await anext(all_of_it)
+            assert not stand.feed.ends_only()
+        assert stand.feed.ends_only()
 
 
 async def test_a_lost_hint_is_repaired_when_the_next_one_comes():
