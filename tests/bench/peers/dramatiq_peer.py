@@ -48,5 +48,8 @@ class Client:
         names = ("dramatiq:default.msgs", "dramatiq:default.DQ.msgs")
         return sum([int(await self._redis.hlen(name)) for name in names])
 
+    async def log_bytes(self) -> int:
+        return int((await self._redis.info("persistence"))["aof_current_size"])
+
     async def close(self) -> None:
         await self._redis.aclose()

@@ -52,6 +52,9 @@ class Client:
     async def left(self) -> int:
         return int(await self._pool.fetchval("SELECT count(*) FROM pgqueuer"))
 
+    async def log_bytes(self) -> int:
+        return int(await self._pool.fetchval("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
+
     async def close(self) -> None:
         async with asyncio.timeout(5):
             await self._pool.close()

@@ -46,9 +46,15 @@ class Client:
         await self._task.configure(schedule_at=due).defer_async(payload=payload)
 
     async def left(self) -> int:
-        rows = await self._app.connector.execute_query_all_async(
+        return await self._number(
             "SELECT count(*) AS n FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
         )
+
+    async def log_bytes(self) -> int:
+        return await self._number("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn AS n")
+
+    async def _number(self, query: str) -> int:
+        rows = await self._app.connector.execute_query_all_async(query)
         return int(rows[0]["n"])
 
     async def close(self) -> None:
