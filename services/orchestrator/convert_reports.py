@@ -6,16 +6,14 @@ an older version, or a report that says more, has a message for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
-from operator import itemgetter
 
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.mesh.errors import InvalidField
 from services.mesh.jobs import ids
-from services.mesh.jobs.model import NO_PAYLOAD, Payload
 from services.mesh.jobs.reports import (
     Checkpointed,
     Failed,
@@ -24,6 +22,7 @@ from services.mesh.jobs.reports import (
     Report,
     Started,
     Succeeded,
+    Successes,
 )
 from services.mesh.wire.payloads import payload_from_proto
 from services.mesh.wire.progress import progress_from_proto
@@ -93,39 +92,25 @@ def _elapsed(message: pb.AttemptReport) -> timedelta | None:
     return timedelta(microseconds=message.elapsed_us) if message.elapsed_us > 0 else None
 
 
-def succeeded_from_proto(
+def successes_from_proto(
     message: pb.SucceededAttempts, worker_id: str
-) -> Iterator[tuple[bytes, int, Succeeded | None]]:
-    """Each job and fence, and its report; None where the job's id is none. InvalidField if the
-    columns are not of one length: then nobody knows what belongs together.
+) -> tuple[Successes, list[pb.ReportVerdict]]:
+    """The columns, and verdicts on those whose job id is none. InvalidField if the columns are not
+    of one length: then nobody knows what belongs together.
     """
-    fences, data = message.dispatch_nos, message.job_ids
+    data, fences = message.job_ids, list(message.dispatch_nos)
     count = len(fences)
-    outputs = _outputs(message, count)
-    if len(data) != count * ID_BYTES or len(message.elapsed_us) != count or len(outputs) != count:
+    elapsed, outputs = list(message.elapsed_us), list(message.outputs) or None
+    columns = (fences, elapsed, fences if outputs is None else outputs)
+    if len(data) != count * ID_BYTES or any(len(column) != count for column in columns):
         raise InvalidField("succeeded", "its columns must have one entry for each attempt")
     keys = [data[at : at + ID_BYTES] for at in range(0, len(data), ID_BYTES)]
-    for key, fence, took, output in zip(keys, fences, message.elapsed_us, outputs, strict=True):
-        elapsed = timedelta(microseconds=took) if took > 0 else None
-        try:
-            job_id = ids.from_bytes(key)
-        except ValueError:
-            yield key, fence, None
-        else:
-            yield key, fence, Succeeded(job_id, fence, worker_id, output, elapsed)
-
-
-def _outputs(message: pb.SucceededAttempts, count: int) -> Sequence[Payload]:
-    kind = message.content_type
-    if message.outputs:
-        return [Payload.inline(data, kind) for data in message.outputs]
-    return [Payload(kind) if kind else NO_PAYLOAD] * count
-
-
-def verdict_to_proto(report: Report, verdict: Verdict) -> pb.ReportVerdict:
-    return pb.ReportVerdict(
-        job_id=report.job_id.bytes, dispatch_no=report.fence, verdict=_VERDICTS[verdict]
-    )
+    said = Successes(worker_id, keys, fences, elapsed, outputs, message.content_type)
+    bad = {place for place, key in enumerate(keys) if not ids.is_id(key)}
+    if not bad:
+        return said, []
+    refused = [invalid_verdict(keys[place], fences[place]) for place in sorted(bad)]
+    return said.part([place for place in range(count) if place not in bad]), refused
 
 
 def invalid_verdict(job_id: bytes, dispatch_no: int) -> pb.ReportVerdict:
@@ -133,19 +118,28 @@ def invalid_verdict(job_id: bytes, dispatch_no: int) -> pb.ReportVerdict:
 
 
 def answer_to_proto(
-    reports: Sequence[Report], verdicts: Sequence[Verdict], *, columns: bool
+    said: Sequence[Report] | Successes, verdicts: Sequence[Verdict], *, columns: bool
 ) -> pb.ReportAttemptsResponse:
     """One verdict per report, in order; in columns to a worker that reads them."""
     answer = pb.ReportAttemptsResponse()
-    judged = zip(verdicts, reports, strict=True)
+    keys, fences = _dispatches(said)
     if not columns:
-        answer.verdicts.extend(verdict_to_proto(report, verdict) for verdict, report in judged)
+        for key, fence, verdict in zip(keys, fences, verdicts, strict=True):
+            answer.verdicts.add(job_id=key, dispatch_no=fence, verdict=_VERDICTS[verdict])
         return answer
-    for verdict, run in groupby(judged, itemgetter(0)):
-        same = [report for _, report in run]
+    at = 0
+    for verdict, run in groupby(verdicts):
+        until = at + sum(1 for _ in run)
         answer.judged.add(
             verdict=_VERDICTS[verdict],
-            job_ids=b"".join([report.job_id.bytes for report in same]),
-            dispatch_nos=[report.fence for report in same],
+            job_ids=b"".join(keys[at:until]),
+            dispatch_nos=fences[at:until],
         )
+        at = until
     return answer
+
+
+def _dispatches(said: Sequence[Report] | Successes) -> tuple[list[bytes], list[int]]:
+    if isinstance(said, Successes):
+        return said.keys, said.fences
+    return [report.job_id.bytes for report in said], [report.fence for report in said]

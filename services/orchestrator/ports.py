@@ -7,15 +7,17 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from services.mesh.jobs.model import JobEvent, JobProgress
+from services.mesh.jobs.model import EventColumns, JobEvent, JobProgress
 from services.orchestrator.domain.dueness import NOTHING_SOON, Soon
 
 
 class Announcer(Protocol):
     """Tells the rest of the mesh what was committed. Never raises: what is lost is found later."""
 
-    async def committed(self, shard: str, events: Sequence[JobEvent]) -> None:
-        """These transitions are in the shard."""
+    async def committed(
+        self, shard: str, events: Sequence[JobEvent], columns: Sequence[EventColumns] = ()
+    ) -> None:
+        """These transitions are in the shard; some may come in columns."""
         ...
 
     async def progressed(self, shard: str, progress: Sequence[JobProgress]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from jobmesh.v1 import orchestrator_service_pb2_grpc as rpc
 
 from services.mesh.errors import InvalidField
-from services.mesh.jobs.reports import Report
+from services.mesh.jobs.reports import Report, Successes
 from services.mesh.rpc import Rules
 from services.mesh.runtime import DrainSignal
 from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
@@ -250,13 +250,13 @@ class ReportStream:
 
     async def _submit(self, request: pb.ReportAttemptsRequest, worker_id: str) -> None:
         reports: list[Report] = []
+        successes: list[Successes] = []
         refused: list[pb.ReportVerdict] = []
         for columns in request.succeeded:
-            for key, fence, succeeded in convert_reports.succeeded_from_proto(columns, worker_id):
-                if succeeded is None:
-                    refused.append(convert_reports.invalid_verdict(key, fence))
-                else:
-                    reports.append(succeeded)
+            said, strange = convert_reports.successes_from_proto(columns, worker_id)
+            refused += strange
+            if said.keys:
+                successes.append(said)
         for message in request.reports:
             report = convert_reports.report_from_proto(message, worker_id)
             if report is None:
@@ -266,16 +266,26 @@ class ReportStream:
                 self._trace(message)
         if refused:
             self._answers.put_nowait(pb.ReportAttemptsResponse(verdicts=refused))
+        for one in successes:
+            for part, verdicts in self._reports.submit_successes(one):
+                await self._await(part, verdicts)
         for group, verdicts in self._reports.submit(reports):
-            await self._room.acquire()
-            self._under_way += 1
-            verdicts.add_done_callback(partial(self._answer, group))
+            await self._await(group, verdicts)
 
-    def _answer(self, group: list[Report], verdicts: asyncio.Future[list[Verdict]]) -> None:
+    async def _await(
+        self, group: Sequence[Report] | Successes, verdicts: asyncio.Future[list[Verdict]]
+    ) -> None:
+        await self._room.acquire()
+        self._under_way += 1
+        verdicts.add_done_callback(partial(self._answer, group))
+
+    def _answer(
+        self, group: Sequence[Report] | Successes, verdicts: asyncio.Future[list[Verdict]]
+    ) -> None:
         self._room.release()
         self._under_way -= 1
         if not verdicts.cancelled():
-            if self._spans:
+            if self._spans and not isinstance(group, Successes):
                 self._end_spans(group, verdicts.result())
             self._answers.put_nowait(
                 convert_reports.answer_to_proto(group, verdicts.result(), columns=self._columns)
@@ -287,7 +297,7 @@ class ReportStream:
             key = message.job_id, message.dispatch_no
             self._spans[key] = self._tracing.open_span("commit", parent=message.traceparent)
 
-    def _end_spans(self, group: list[Report], verdicts: list[Verdict]) -> None:
+    def _end_spans(self, group: Sequence[Report], verdicts: list[Verdict]) -> None:
         for report, verdict in zip(group, verdicts, strict=True):
             span = self._spans.pop((report.job_id.bytes, report.fence), NO_SPAN)
             span.set("jobmesh.verdict", verdict.value)

@@ -16,12 +16,13 @@ from services.mesh.store.queries import Queries
 #: Statement, what stands there, what shall stand there.
 Change = tuple[str, str, str]
 
-NO_FENCE: tuple[Change, ...] = (
+NO_FENCE: tuple[Change, ...] = tuple(
     (
-        "succeed",
+        statement,
         "j.dispatch_no = r.fence AND j.worker_id = r.worker_id AND j.state IN (1, 2, 3)",
         "j.state IN (1, 2, 3)",
-    ),
+    )
+    for statement in ("succeed", "succeed_in_columns")
 )
 COUNTED_AT_END: tuple[Change, ...] = (
     ("claim", "attempt = j.attempt + 1", "attempt = j.attempt"),
@@ -44,8 +45,9 @@ WALL_CLOCK: tuple[Change, ...] = tuple(
     )
     for statement in ("claim", "pulse")
 )
-EVENTS_APART: tuple[Change, ...] = (
-    ("succeed", "FROM ended e\n), committed", "FROM ended e WHERE random() < 0.7\n), committed"),
+EVENTS_APART: tuple[Change, ...] = tuple(
+    (statement, "FROM ended e\n), committed", "FROM ended e WHERE random() < 0.7\n), committed")
+    for statement in ("succeed", "succeed_in_columns")
 )
 CARELESS_PURGE: tuple[Change, ...] = (
     ("purge_jobs", "WHERE s.state IN (4, 5, 6, 7)", "WHERE true OR s.state IN (4, 5, 6, 7)"),

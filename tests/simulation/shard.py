@@ -24,6 +24,7 @@ from services.mesh.jobs.reports import (
     ReportResult,
     Started,
     Succeeded,
+    Successes,
 )
 from services.mesh.jobs.retry import Failure, RetryPolicy
 from services.mesh.jobs.states import TERMINAL, Cause, JobState
@@ -254,7 +255,16 @@ class ModelShard:
 
     # --- reports
 
-    async def report(self, reports: Sequence[Report]) -> ReportAnswer:
+    async def report(
+        self, said: Sequence[Report], successes: Sequence[Successes] = ()
+    ) -> ReportAnswer:
+        """Successes in columns become reports: the model has one way to commit."""
+        plain = [report for one in successes for report in one.reports()]
+        answer = await self._reported([*plain, *said])
+        outcomes = [result.outcome for result in answer.results[: len(plain)]]
+        return ReportAnswer(answer.results[len(plain) :], answer.events, [], outcomes)
+
+    async def _reported(self, reports: Sequence[Report]) -> ReportAnswer:
         events: list[JobEvent] = []
         ends = {_dispatch(report) for report in reports if not isinstance(report, Started)}
         # A start whose end is in the same batch is part of that end.

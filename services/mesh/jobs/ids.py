@@ -82,11 +82,16 @@ def to_bytes(text: str) -> bytes:
     return bytes.fromhex(text.replace("-", ""))
 
 
+def is_id(data: bytes) -> bool:
+    """Whether these 16 bytes can be a job id."""
+    # On the bytes: asking a UUID for its version costs as much as making it.
+    return data[6] >> 4 == 7 and data[8] >> 6 == 2
+
+
 def from_bytes(data: bytes) -> UUID:
     """Read the 16 bytes that bus and report messages carry; anything else is a ValueError."""
     if len(data) != 16:
         raise ValueError(f"a job id has 16 bytes, not {len(data)}")
-    # On the bytes: asking a UUID for its version costs as much as making it.
-    if data[6] >> 4 != 7 or data[8] >> 6 != 2:
+    if not is_id(data):
         raise ValueError(f"not a job id: {data.hex()}")
     return UUID(int=int.from_bytes(data, "big"))

@@ -269,6 +269,27 @@ class JobEvent:
 
 
 @record
+class EventColumns:
+    """Committed transitions in columns, where there are too many for a record each. Those of one
+    job are in order.
+    """
+
+    keys: list[bytes]
+    """The jobs' ids, 16 bytes each."""
+    versions: list[int]
+    states: list[JobState]
+    causes: list[Cause]
+    times_us: list[int]
+    attempts: list[int]
+    fences: list[int]
+    namespaces: list[str]
+    types: list[str]
+    workers: list[str]
+    awaited: bool = False
+    """Others wait for the end of some of the jobs."""
+
+
+@record
 class Claimed:
     """A job handed to a worker, with all the worker needs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum, unique
 from uuid import UUID
@@ -81,6 +82,52 @@ class Checkpointed:
     fence: int
     worker_id: str
     state: Payload
+
+
+@record
+class Successes:
+    """Attempts of one worker that ended well, in columns: what most reports say."""
+
+    worker_id: str
+    keys: list[bytes]
+    """The jobs' ids, 16 bytes each."""
+    fences: list[int]
+    elapsed_us: list[int]
+    """0: not known."""
+    outputs: list[bytes] | None
+    """None: none of them has any."""
+    content_type: str
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def part(self, places: Sequence[int]) -> Successes:
+        """Those at these places."""
+        return Successes(
+            self.worker_id,
+            [self.keys[at] for at in places],
+            [self.fences[at] for at in places],
+            [self.elapsed_us[at] for at in places],
+            None if self.outputs is None else [self.outputs[at] for at in places],
+            self.content_type,
+        )
+
+    def reports(self) -> list[Succeeded]:
+        """A report each."""
+        kind = self.content_type
+        bare = Payload(kind) if kind else NO_PAYLOAD
+        return [
+            Succeeded(
+                UUID(bytes=key),
+                fence,
+                self.worker_id,
+                bare if self.outputs is None else Payload.inline(self.outputs[at], kind),
+                timedelta(microseconds=took) if took > 0 else None,
+            )
+            for at, (key, fence, took) in enumerate(
+                zip(self.keys, self.fences, self.elapsed_us, strict=True)
+            )
+        ]
 
 
 Report = Started | Succeeded | Failed | HandedBack | Progressed | Checkpointed

@@ -10,12 +10,13 @@ from uuid import UUID
 
 from services.mesh.jobs.model import (
     Claimed,
+    EventColumns,
     JobEvent,
     JobProgress,
     Position,
 )
 from services.mesh.jobs.record import record
-from services.mesh.jobs.reports import ReportResult
+from services.mesh.jobs.reports import ReportOutcome, ReportResult
 from services.mesh.jobs.states import JobState
 
 
@@ -102,11 +103,15 @@ class ClaimAnswer:
 
 @record
 class ReportAnswer:
-    """One result per report, in order; the events, and the progress that was accepted."""
+    """One result per report, in order; the events, and the progress that was accepted. Of what came
+    in columns the outcomes, in order, and the events, in columns too.
+    """
 
     results: list[ReportResult]
     events: list[JobEvent]
     progress: list[JobProgress] = field(default_factory=list)
+    outcomes: list[ReportOutcome] = field(default_factory=list)
+    columns: list[EventColumns] = field(default_factory=list)
 
 
 @unique

@@ -21,6 +21,8 @@ from psycopg.pq import Format
 _NULL = b"\xff\xff\xff\xff"
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+#: Postgres counts microseconds from there; since 1970.
+EPOCH_US = int(_EPOCH.timestamp()) * 1_000_000
 _HEADER = struct.Struct("!iiIii")
 _EMPTY = struct.Struct("!iiI")
 _LENGTH = struct.Struct("!i").pack

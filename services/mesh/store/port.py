@@ -16,7 +16,7 @@ from services.mesh.jobs.model import (
     NewJob,
     Position,
 )
-from services.mesh.jobs.reports import Report
+from services.mesh.jobs.reports import Report, Successes
 from services.mesh.jobs.schedules import NewSchedule, SchedulePut, ScheduleRecord
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.ties import Parent
@@ -139,7 +139,9 @@ class ShardStore(Protocol):
     ) -> ClaimAnswer:
         """The same, but of each limit key at most `per_key`, those `held` included."""
 
-    async def report(self, reports: Sequence[Report]) -> ReportAnswer:
+    async def report(
+        self, reports: Sequence[Report], successes: Sequence[Successes] = ()
+    ) -> ReportAnswer:
         """Commit what workers report. Replays are COMMITTED; superseded ones STALE."""
 
     async def pulse(

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TypeVar, assert_never
+from uuid import UUID
 
-from services.mesh.jobs.model import JobEvent
+from services.mesh.jobs.model import EventColumns, JobEvent
 from services.mesh.jobs.record import record
 from services.mesh.jobs.reports import (
     Checkpointed,
@@ -23,6 +24,7 @@ from services.mesh.jobs.reports import (
     ReportResult,
     Started,
     Succeeded,
+    Successes,
 )
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import ReportAnswer
@@ -38,6 +40,7 @@ from services.mesh.store.settling import (
     settle_params,
     settled_events,
 )
+from services.mesh.store.successes import SuccessBatch, committed
 
 R = TypeVar("R", Started, Succeeded, Failed, HandedBack, Progressed, Checkpointed)
 Dispatch = tuple[int, int]
@@ -56,20 +59,26 @@ _PROOFS[Started] = frozenset({Cause.STARTED}).union(*_PROOFS.values())
 class Reporting(Saying):
     """Commits what workers report."""
 
-    async def report(self, reports: Sequence[Report]) -> ReportAnswer:
-        """Commit reports; the answers are in their order."""
+    async def report(
+        self, reports: Sequence[Report], successes: Sequence[Successes] = ()
+    ) -> ReportAnswer:
+        """Commit reports, and successes that came in columns; the answers are in their order."""
         kinds = _by_kind(reports)
         ends = kinds.succeeded.keys() | kinds.failed.keys() | kinds.handed_back.keys()
+        if kinds.started:
+            ends |= {dispatch for one in successes for dispatch in _dispatches_of(one)}
         starts = [report for key, report in kinds.started.items() if key not in ends]
         events = await self._start(_by_id(starts))
         # Before the ends: an end may be in the same batch, and after it the fence is shut.
         states: dict[Said, JobState] = {}
         await self._store_checkpoints(_by_id(kinds.checkpointed.values()), states)
         progress = await self._note(_by_id(kinds.progressed.values()), states)
+        outcomes, columns = await self._succeed_in_columns(successes)
         events += await self._succeed(_by_id(kinds.succeeded.values()))
         events += await self._fail(_by_id(kinds.failed.values()))
         events += await self.settle([settle_handed_back(r) for r in kinds.handed_back.values()])
-        return ReportAnswer(await self._answers(reports, events, states), events, progress)
+        results = await self._answers(reports, events, states)
+        return ReportAnswer(results, events, progress, outcomes, columns)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[JobEvent]:
         """End attempts in any way but success; what has moved on is left alone."""
@@ -99,6 +108,23 @@ class Reporting(Saying):
         rows = await self._fetch("succeed", params)
         await self._forget_checkpoints([reports[row[0] - 1].job_id for row in rows if row[8]])
         return [event for row in rows for event in _succeeded_events(reports[row[0] - 1], row)]
+
+    async def _succeed_in_columns(
+        self, successes: Sequence[Successes]
+    ) -> tuple[list[ReportOutcome], list[EventColumns]]:
+        if not successes:
+            return [], []
+        batch = SuccessBatch.of(successes)
+        done = committed(batch, await self._fetch("succeed_in_columns", batch.params))
+        await self._forget_checkpoints([UUID(bytes=key) for key in done.checkpointed])
+        outcomes = [ReportOutcome.COMMITTED] * len(batch.keys)
+        if len(done.places) < len(batch.keys):
+            said = [report for one in successes for report in one.reports()]
+            matched = {batch.order[place] for place in done.places}
+            unmatched = [place for place in range(len(said)) if place not in matched]
+            for place, late in (await self._late_answers(said, unmatched)).items():
+                outcomes[place] = late.outcome
+        return outcomes, done.events
 
     async def _fail(self, reports: Sequence[Failed]) -> list[JobEvent]:
         if not reports:
@@ -187,6 +213,11 @@ def _by_id(reports: Iterable[R]) -> list[R]:
 
 def _dispatch(report: Report) -> Dispatch:
     return report.job_id.int, report.fence
+
+
+def _dispatches_of(said: Successes) -> Iterable[Dispatch]:
+    numbers = (int.from_bytes(key, "big") for key in said.keys)
+    return zip(numbers, said.fences, strict=True)
 
 
 def _answer(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jobmesh.v1 import bus_pb2, job_pb2
 
-from services.mesh.jobs.model import JobEvent
+from services.mesh.jobs.model import EventColumns, JobEvent
 from services.mesh.wire.retries import failure_to_proto
 from services.mesh.wire.values import micros_of, set_micros, timestamp
 
@@ -73,6 +73,33 @@ def event_batch(shard: str, events: Sequence[JobEvent]) -> bus_pb2.EventBatch:
     )
     batch.names.extend(names)
     return batch
+
+
+def hint_of_columns(shard: str, events: EventColumns) -> bytes:
+    """As `hint`."""
+    names: dict[str, int] = {"": 0}
+    batch = bus_pb2.EventBatch(
+        shard=shard,
+        job_ids=b"".join(events.keys),
+        versions=events.versions,
+        states=events.states,  # type: ignore[arg-type]  # the numbers are the wire's
+        reasons=events.causes,  # type: ignore[arg-type]
+        times_us=events.times_us,
+        attempts=events.attempts,
+        dispatch_nos=events.fences,
+        namespaces=_places(events.namespaces, names),
+        types=_places(events.types, names),
+        workers=_places(events.workers, names),
+    )
+    batch.names.extend(names)
+    return batch.SerializeToString()
+
+
+def _places(column: list[str], names: dict[str, int]) -> list[int]:
+    """The place of each among the names, to which new ones are added."""
+    if column.count(column[0]) == len(column):
+        return [names.setdefault(column[0], len(names))] * len(column)
+    return [names.setdefault(name, len(names)) for name in column]
 
 
 class HintedEvent(NamedTuple):

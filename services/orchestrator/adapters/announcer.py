@@ -11,9 +11,9 @@ from jobmesh.v1 import bus_pb2
 
 from services.mesh.bus import Bus, Subjects
 from services.mesh.errors import MeshError
-from services.mesh.jobs.model import JobEvent, JobProgress
+from services.mesh.jobs.model import EventColumns, JobEvent, JobProgress
 from services.mesh.telemetry.metrics import Metrics
-from services.mesh.wire.events import hint
+from services.mesh.wire.events import hint, hint_of_columns
 from services.mesh.wire.progress import progress_batch
 from services.mesh.wire.values import micros_of
 from services.orchestrator.domain.dueness import NOTHING_SOON, Soon
@@ -33,13 +33,17 @@ class BusAnnouncer:
         self._bus, self._subjects, self._changed = bus, subjects, changed
         self._lost = metrics.counter("announcements_lost", "Messages that could not be published.")
 
-    async def committed(self, shard: str, events: Sequence[JobEvent]) -> None:
-        if events:
+    async def committed(
+        self, shard: str, events: Sequence[JobEvent], columns: Sequence[EventColumns] = ()
+    ) -> None:
+        if events or columns:
             self._changed()
         subject = self._subjects.hint(shard)
+        for part in columns:
+            await self._publish(subject, hint_of_columns(shard, part))
         for start in range(0, len(events), HINT_EVENTS):
             await self._publish(subject, hint(shard, events[start : start + HINT_EVENTS]))
-        if any(event.awaited for event in events):
+        if any(part.awaited for part in columns) or any(event.awaited for event in events):
             await self._publish(self._subjects.ended(shard), b"")
 
     async def progressed(self, shard: str, progress: Sequence[JobProgress]) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import Enum, unique
 
 from services.mesh.errors import MeshError
+from services.mesh.jobs.ids import bucket_of_bytes
 from services.mesh.jobs.model import JobEvent
-from services.mesh.jobs.reports import Report, ReportOutcome
+from services.mesh.jobs.reports import Report, ReportOutcome, Successes
 from services.mesh.jobs.states import JobState
 from services.mesh.runtime import Tasks
 from services.mesh.telemetry.metrics import Metrics
@@ -44,7 +45,7 @@ _VERDICTS = {
 
 @dataclass(slots=True)
 class _Batch:
-    reports: Sequence[Report]
+    said: Sequence[Report] | Successes
     verdicts: asyncio.Future[list[Verdict]]
 
 
@@ -62,10 +63,10 @@ class Committer:
             "report_batch_size", "Reports per statement.", buckets=(1, 2, 5, 10, 50, 100, 500, 1000)
         )
 
-    def submit(self, reports: Sequence[Report]) -> asyncio.Future[list[Verdict]]:
+    def submit(self, said: Sequence[Report] | Successes) -> asyncio.Future[list[Verdict]]:
         """One verdict per report, in order, when they are written."""
         future: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Batch(reports, future))
+        self._waiting.append(_Batch(said, future))
         self._idle.clear()
         self._wake.set()
         return future
@@ -86,36 +87,45 @@ class Committer:
     def _take(self) -> list[_Batch]:
         taken: list[_Batch] = []
         size = 0
-        while self._waiting and (not taken or size + len(self._waiting[0].reports) <= BATCH):
+        while self._waiting and (not taken or size + len(self._waiting[0].said) <= BATCH):
             taken.append(self._waiting.pop(0))
-            size += len(taken[-1].reports)
+            size += len(taken[-1].said)
         return taken
 
     async def _commit(self, batches: list[_Batch]) -> None:
-        reports = [report for batch in batches for report in batch.reports]
-        verdicts = await self._write(reports)
+        # In columns first, as they are answered: the sort keeps the order otherwise.
+        batches.sort(key=lambda batch: not isinstance(batch.said, Successes))
+        successes = [batch.said for batch in batches if isinstance(batch.said, Successes)]
+        reports = [r for b in batches if not isinstance(b.said, Successes) for r in b.said]
+        verdicts = await self._write(reports, successes)
         at = 0
         for batch in batches:
-            part = verdicts[at : at + len(batch.reports)]
-            at += len(batch.reports)
+            part = verdicts[at : at + len(batch.said)]
+            at += len(batch.said)
             if not batch.verdicts.done():
                 batch.verdicts.set_result(part)
 
-    async def _write(self, reports: list[Report]) -> list[Verdict]:
-        """Never raises: a shard that is away or an unknown outcome is RETRY; replays are safe.
+    async def _write(
+        self, reports: list[Report], successes: Sequence[Successes] = ()
+    ) -> list[Verdict]:
+        """The verdicts on successes that came in columns, then those on reports.
 
-        Reports of many workers share a statement. One that the database cannot take is found by
-        halving and is INVALID; it must not hold up the others, nor end this process.
+        Never raises: a shard that is away or an unknown outcome is RETRY; replays are safe. Reports
+        of many workers share a statement. One that the database cannot take is found by halving and
+        is INVALID; it must not hold up the others, nor end this process.
         """
-        self._size.observe(len(reports))
+        count = sum(map(len, successes)) + len(reports)
+        self._size.observe(count)
         try:
-            answer = await self._shards.store(self._shard).report(reports)
+            answer = await self._shards.store(self._shard).report(reports, successes)
         except MeshError as error:
             self._shards.doubt(self._shard)
-            extra = {"action": "reports_deferred", "shard": self._shard, "count": len(reports)}
+            extra = {"action": "reports_deferred", "shard": self._shard, "count": count}
             log.warning("cannot commit reports now: %s", error, extra=extra)
-            return self._counted([Verdict.RETRY] * len(reports))
+            return self._counted([Verdict.RETRY] * count)
         except Exception:
+            if successes:
+                return await self._write([r for s in successes for r in s.reports()] + reports)
             if len(reports) > 1:
                 half = len(reports) // 2
                 return await self._write(reports[:half]) + await self._write(reports[half:])
@@ -125,15 +135,16 @@ class Committer:
         if answer.progress:
             # First: after the end of a job nobody listens any more.
             await self._announcer.progressed(self._shard, answer.progress)
-        await self._announcer.committed(self._shard, answer.events)
+        await self._announcer.committed(self._shard, answer.events, answer.columns)
         due = work_due_again(answer.events)
         if due:
             await self._announcer.due(self._shard, due.now, due.soon)
-        return self._counted([_VERDICTS[result.outcome] for result in answer.results])
+        outcomes = answer.outcomes + [result.outcome for result in answer.results]
+        return self._counted([_VERDICTS[outcome] for outcome in outcomes])
 
     def _counted(self, verdicts: list[Verdict]) -> list[Verdict]:
         for verdict in Verdict:
-            if count := sum(1 for v in verdicts if v is verdict):
+            if count := verdicts.count(verdict):
                 self._count.labels(verdict.value).inc(count)
         return verdicts
 
@@ -172,7 +183,23 @@ class Reports:
             groups.setdefault(self._topology.shard_of(report.job_id), []).append(report)
         return [(group, self._submit(name, group)) for name, group in groups.items()]
 
-    def _submit(self, shard: str, group: list[Report]) -> asyncio.Future[list[Verdict]]:
+    def submit_successes(
+        self, said: Successes
+    ) -> list[tuple[Successes, asyncio.Future[list[Verdict]]]]:
+        """The same, of successes in columns."""
+        shard_of = self._topology.map.shard_of
+        shards = [shard_of(bucket_of_bytes(key)) for key in said.keys]
+        if shards.count(shards[0]) == len(shards):  # a batch came from one shard, mostly
+            return [(said, self._submit(shards[0], said))]
+        places: dict[str, list[int]] = {}
+        for place, shard in enumerate(shards):
+            places.setdefault(shard, []).append(place)
+        parts = [(shard, said.part(group)) for shard, group in places.items()]
+        return [(part, self._submit(shard, part)) for shard, part in parts]
+
+    def _submit(
+        self, shard: str, group: Sequence[Report] | Successes
+    ) -> asyncio.Future[list[Verdict]]:
         committer = self._committers.get(shard)
         if committer is not None:
             return committer.submit(group)

@@ -82,6 +82,10 @@ class Rows:
         verdicts.set_result([self._judge(report) for report in given])
         return [(list(given), verdicts)] if given else []
 
+    def submit_successes(self, given: reports.Successes):
+        ((_, verdicts),) = self.submit(given.reports())
+        return [(given, verdicts)]
+
 
 async def conversed(
     rows: Rows, *requests: pb.ReportAttemptsRequest
