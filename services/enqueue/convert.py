@@ -117,6 +117,13 @@ def fill_new_job(
         job.request_hash = _request_hash(spec)
 
 
+def fill_like(job: NewJob, namespace: str, spec: job_pb2.JobSpec, traceparent: str) -> None:
+    """What jobs that are alike have in common: all but the bytes of their inputs."""
+    fill_new_job(job, namespace, spec, "", traceparent)
+    if job.spec.input.WhichOneof("content") == "data":
+        job.spec.input.data = b""
+
+
 def _request_hash(spec: job_pb2.JobSpec) -> bytes:
     """The same for the same bytes, wherever a repeated upload has put them."""
     said = spec
@@ -143,17 +150,18 @@ def fill_results(
     results: Any,
     count: int,
     stored: Iterable[Submitted],
+    order: Iterable[int],
     errors: Mapping[int, MeshError],
 ) -> None:
-    """One EnqueueResult per item: what was stored, in order, and the errors by place."""
-    outcomes = iter(stored)
+    """One EnqueueResult per item: what was stored, of the items in `order`; the errors by place."""
+    outcomes: dict[int, Submitted | MeshError] = dict(zip(order, stored, strict=False))
+    outcomes.update(errors)
     for place in range(count):
-        if place in errors:
-            results.add(error=to_item_error(errors[place]))
-            continue
-        outcome = next(outcomes)
+        outcome = outcomes[place]
         if isinstance(outcome, str):
             results.add(job_id=outcome)
+        elif isinstance(outcome, MeshError):
+            results.add(error=to_item_error(outcome))
         elif outcome.HasField("error"):
             results.add(error=outcome.error)
         else:

@@ -13,7 +13,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from services.mesh.errors import InvalidField, MeshError
 from services.mesh.jobs import ids
 from services.mesh.jobs.health import Health
-from services.mesh.jobs.model import Position
+from services.mesh.jobs.model import NewJob, Position
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import BucketMap, ShardState
 from services.mesh.rpc.items import to_item_error
@@ -32,9 +32,16 @@ from services.orchestrator.app.lookup import Found
 from services.orchestrator.app.parents import Wish
 from services.orchestrator.app.shards import ShardView
 from services.orchestrator.app.stats import Load, TypeLoad
-from services.orchestrator.app.submission import Draft, Outcome, Stored
+from services.orchestrator.app.submission import (
+    AlikeOutcome,
+    Draft,
+    Outcome,
+    Stored,
+    StoredAlike,
+)
 
 FULL = job_pb2.JOB_VIEW_FULL
+NO_ID = UUID(int=0)
 
 _HEALTH = {
     Health.HEALTHY: topology_pb2.SHARD_HEALTH_HEALTHY,
@@ -68,10 +75,34 @@ def draft_from_proto(message: pb.NewJob) -> Draft:
     )
 
 
+def like_from_proto(message: pb.NewJob) -> NewJob:
+    """What jobs that are alike have in common; their ids are minted later."""
+    return new_job_from_proto(message, NO_ID)
+
+
 def put_answer_to_proto(
-    outcomes: Sequence[Outcome], request: pb.PutJobsRequest
+    outcomes: Sequence[Outcome], request: pb.PutJobsRequest, alike: Sequence[AlikeOutcome] = ()
 ) -> pb.PutJobsResponse:
     """Columns for jobs that were stored as most are, where the caller reads them."""
+    response = _some_answered(outcomes, request)
+    place = len(outcomes)
+    for part in alike:
+        if isinstance(part, StoredAlike):
+            count = len(part.keys)
+            response.stored.add(
+                shard=part.shard,
+                create_time_us=micros_of(part.time),
+                job_ids=b"".join(part.keys),
+                places=() if len(alike) == 1 and not outcomes else range(place, place + count),
+            )
+        else:
+            count = len(part)
+            response.results.extend(put_result_to_proto(one, brief=request.brief) for one in part)
+        place += count
+    return response
+
+
+def _some_answered(outcomes: Sequence[Outcome], request: pb.PutJobsRequest) -> pb.PutJobsResponse:
     response = pb.PutJobsResponse()
     groups: dict[tuple[str, datetime], list[int]] = {}
     for place, outcome in enumerate(outcomes):
@@ -85,7 +116,7 @@ def put_answer_to_proto(
             shard=shard,
             create_time_us=micros_of(time),
             job_ids=b"".join([outcomes[at].result.job_id.bytes for at in places]),  # type: ignore[union-attr]
-            places=() if len(places) == len(outcomes) else places,
+            places=() if len(places) == len(outcomes) and not request.groups else places,
         )
     return response
 

@@ -29,7 +29,7 @@ from services.orchestrator.app.reports import Reports, Verdict
 from services.orchestrator.app.schedules import Schedules
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.stats import Statistics
-from services.orchestrator.app.submission import Submission
+from services.orchestrator.app.submission import AlikeOutcome, Submission
 from services.orchestrator.app.topology import TopologyKeeper
 from services.orchestrator.servicer_changes import ChangeCalls
 from services.orchestrator.servicer_schedules import ScheduleCalls
@@ -78,8 +78,17 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
 
     async def PutJobs(self, request: pb.PutJobsRequest, context: Context) -> pb.PutJobsResponse:
         drafts = [convert.draft_from_proto(job) for job in request.jobs]
-        outcomes = await self._submission.put(drafts)
-        return convert.put_answer_to_proto(outcomes, request)
+        outcomes, alike = await asyncio.gather(
+            self._submission.put(drafts), self._put_alike(request.groups)
+        )
+        return convert.put_answer_to_proto(outcomes, request, alike)
+
+    async def _put_alike(self, groups: Sequence[pb.AlikeJobs]) -> list[AlikeOutcome]:
+        put = self._submission.put_alike
+        parts = await asyncio.gather(
+            *(put(convert.like_from_proto(group.like), group.inputs) for group in groups)
+        )
+        return [outcome for part in parts for outcome in part]
 
     async def GetJobs(self, request: pb.GetJobsRequest, context: Context) -> pb.GetJobsResponse:
         ids = convert.job_ids_from(request.job_ids)

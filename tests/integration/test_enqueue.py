@@ -132,6 +132,39 @@ async def test_a_batch_answers_item_by_item_and_one_bad_item_hinders_nobody(desk
     assert await rows(desk) == 2
 
 
+async def test_a_batch_of_all_sorts_is_answered_in_its_order_and_read_back_as_it_was(desk):
+    def item(data: bytes, **fields) -> pb.EnqueueItem:
+        key = fields.pop("key", "")
+        spec = job_pb2.JobSpec(type="echo", input={"data": data, "content_type": "a/b"}, **fields)
+        return pb.EnqueueItem(job=spec, idempotency_key=key)
+
+    items = [
+        item(b"0"),
+        item(b"1", labels={"team": "a"}),
+        item(b"2", key="k"),
+        item(b"3", priority=4),
+        pb.EnqueueItem(job=job_pb2.JobSpec(type="Not A Type")),
+        item(b"5"),
+        pb.EnqueueItem(job=job_pb2.JobSpec(type="echo")),
+        item(b"x" * 50_000),
+        item(b"8", labels={"team": "a"}),
+        item(b"", priority=4),
+    ]
+    for _ in range(2):  # the second time all of them are familiar
+        results = (await desk.stub.EnqueueBatch(pb.EnqueueBatchRequest(items=items))).results
+        assert [bool(result.job_id) for result in results] == [n != 4 for n in range(10)]
+        ids = [result.job_id for result in results if result.job_id]
+        assert len(set(ids)) == 9
+        given = [one.job for n, one in enumerate(items) if n != 4]
+        for job_id, spec in zip(ids, given, strict=True):
+            request = pb.GetJobRequest(job_id=job_id, view=job_pb2.JOB_VIEW_FULL)
+            job = (await desk.stub.GetJob(request)).job
+            if len(spec.input.data) < 50_000:
+                assert job.spec.input == spec.input
+            assert (job.spec.priority, job.spec.labels) == (spec.priority, spec.labels)
+    assert await rows(desk) == 17  # the keyed one is the same job
+
+
 async def test_the_same_key_returns_the_same_job_and_other_content_is_refused(desk):
     first = await desk.enqueue(key="k")
     again = await desk.enqueue(key="k")

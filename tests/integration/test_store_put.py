@@ -9,13 +9,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from services.mesh.errors import StaleEpoch
-from services.mesh.jobs.model import JobFilter, ObjectRef, Payload, Timeouts, request_hash_of
+from services.mesh.jobs.model import (
+    AlikeJobs,
+    JobFilter,
+    ObjectRef,
+    Payload,
+    Timeouts,
+    request_hash_of,
+)
 from services.mesh.jobs.retry import Backoff, RetryPolicy
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import PutOutcome
 from tests.integration.store_rig import EPOCH, Rig, new_job, opened, rig_of_test, until  # noqa: F401
 
 SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
 
 
 def keyed(key: str = "k", **fields):
@@ -129,6 +137,33 @@ async def test_a_repeated_call_without_keys_stores_nothing_twice(rig):
     assert await outcomes(rig, *jobs[:2]) == [PutOutcome.CREATED] * 2
     assert await outcomes(rig, *jobs) == [PutOutcome.EXISTING] * 2 + [PutOutcome.CREATED]
     assert len(await rig.store.list_jobs(JobFilter("n"), None, 10)) == 3
+
+
+async def test_jobs_that_are_alike_are_stored_as_each_alone_would_be(rig):
+    like = new_job(
+        priority=3,
+        labels={"a": "1"},
+        retry=RetryPolicy(max_attempts=4),
+        timeouts=Timeouts(start=HOUR, run=HOUR),
+        concurrency_key="c",
+        traceparent="00-" + "a" * 32 + "-" + "b" * 16 + "-01",
+        input=Payload.inline(b"", "a/b"),
+    )
+    keys = [new_job().id.bytes for _ in range(3)]
+    jobs = AlikeJobs(like, keys, [b"x", b"", b"z"])
+    alone = [replace(job, id=new_job().id) for job in jobs]
+    answer = await rig.store.put_jobs(jobs, EPOCH)
+    assert answer.time is not None
+    assert [result.job_id for result in answer.results] == [job.id for job in jobs]
+    await rig.store.put_jobs(alone, EPOCH)
+    for one, other in zip(jobs, alone, strict=True):
+        stored, expected = await rig.get(one.id), await rig.get(other.id)
+        times = {name: getattr(stored, name) for name in ("create_time", "due_time", "expire_time")}
+        times["first_due_time"] = stored.first_due_time
+        assert stored == replace(expected, id=one.id, **times)
+        assert stored.expire_time - stored.due_time == HOUR
+    again = await rig.store.put_jobs(jobs, EPOCH)
+    assert [result.outcome for result in again.results] == [PutOutcome.EXISTING] * 3
 
 
 async def test_racing_requests_with_the_same_keys_make_one_job_each(rig):

@@ -108,6 +108,7 @@ class PutJobsRequest(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     BRIEF_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     brief: _builtins.bool
     """Only the id of each stored job is wanted."""
     columns: _builtins.bool
@@ -116,20 +117,57 @@ class PutJobsRequest(_message.Message):
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewJob]:
         """The jobs; they were validated by Enqueue and are not validated one by one again."""
 
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlikeJobs]:
+        """Jobs that differ in nothing but the bytes of their inputs, as most of a batch do. They are answered after `jobs`, in
+        order; with `columns` only.
+        """
+
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[Global___NewJob] | None = ...,
         brief: _builtins.bool = ...,
         columns: _builtins.bool = ...,
+        groups: _abc.Iterable[Global___AlikeJobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "columns", b"columns", "jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "columns", b"columns", "groups", b"groups", "jobs", b"jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutJobsRequest: _TypeAlias = PutJobsRequest  # noqa: Y015
+
+@_typing.final
+class AlikeJobs(_message.Message):
+    """AlikeJobs are new jobs that are due at once and have no keys and no ties."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIKE_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def like(self) -> Global___NewJob:
+        """Each of them, but for the bytes of its input. Those are there, and empty, if the jobs have inline inputs."""
+
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes of their inputs, one entry per job."""
+
+    def __init__(
+        self,
+        *,
+        like: Global___NewJob | None = ...,
+        inputs: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["like", b"like"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "like", b"like"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlikeJobs: _TypeAlias = AlikeJobs  # noqa: Y015
 
 @_typing.final
 class PutJobsResponse(_message.Message):

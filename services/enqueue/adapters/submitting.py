@@ -32,7 +32,8 @@ class Submitter:
     async def put_brief(self, request: pb.PutJobsRequest) -> list[Submitted]:
         """An id or an error per job, in order."""
         request.brief = request.columns = True
-        return submitted(await self._send(request), len(request.jobs))
+        count = len(request.jobs) + sum(len(group.inputs) for group in request.groups)
+        return submitted(await self._send(request), count)
 
     async def _send(self, request: pb.PutJobsRequest) -> pb.PutJobsResponse:
         try:

@@ -21,7 +21,7 @@ from services.enqueue.app.type_settings import TypeSettingsStore
 from services.enqueue.app.types import KnownTypes
 from services.enqueue.app.watches import WatchHub
 from services.enqueue.ports import TypeSurroundings
-from services.enqueue.servicer.familiar import FamiliarItems, shape_of
+from services.enqueue.servicer.familiar import AlikeItems, FamiliarItems, shape_of
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable, FieldViolation, InvalidField, MeshError
 from services.mesh.lease.mirror import RegistryMirror
@@ -40,6 +40,17 @@ if TYPE_CHECKING:
 Context = grpc.aio.ServicerContext[Any, Any]
 PutJobResult = orchestrator_service_pb2.PutJobResult
 PutJobsRequest = orchestrator_service_pb2.PutJobsRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request to store jobs, what is wrong with other items, by number; and the numbers of those
+    in the request, in the order in which it is answered.
+    """
+
+    request: PutJobsRequest
+    errors: dict[int, MeshError]
+    order: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +105,50 @@ class Desk:
 
     async def admit_all(
         self, namespace: str, items: Sequence[pb.EnqueueItem], first: int = 0
-    ) -> tuple[PutJobsRequest, dict[int, MeshError]]:
-        """The jobs that may be stored, in order, and what is wrong with the others, by place.
+    ) -> Admitted:
+        """The jobs that may be stored, and what is wrong with the others, by place.
 
         Each item by itself: what is wrong with one says nothing about the others. Errors name an
         item by its number, counted from `first`.
 
         Most items need no I/O and are admitted in place, straight into the message that goes out; a
-        task and a copy each would cost more than all the rest of the admission.
+        task and a copy each would cost more than all the rest of the admission. Those that are like
+        one before them leave nothing but their bytes there.
         """
         request = PutJobsRequest()
         errors: dict[int, MeshError] = {}
         waiting: dict[int, convert.NewJob] = {}
+        order: list[int] = []
+        groups = AlikeItems(self.familiar, self.inputs.is_large)
         trace = self.tracing.current_traceparent()
         for number, item in enumerate(items):
-            into = request.jobs.add()
-            if self._is_settled(item.job):
-                error = self._admit_in_place(namespace, first + number, item, into, trace)
-                if error is not None:
-                    errors[number] = error
+            shape = shape_of(item)
+            if groups.take(shape, item, number):
+                continue
+            if not self._is_settled(item.job):
+                waiting[number] = request.jobs.add()
+            elif (error := self._check_in_place(shape, first + number, item)) is not None:
+                errors[number] = error
+                continue
+            elif groups.begin(shape, item, number):
+                continue
             else:
-                waiting[number] = into
+                into = request.jobs.add()
+                convert.fill_new_job(into, namespace, item.job, item.idempotency_key, trace)
+                self._default(into.spec)
+            order.append(number)
         await asyncio.gather(
             *(self._admit_slowly(namespace, first, n, items[n], waiting, errors) for n in waiting)
         )
-        for number in sorted(errors, reverse=True):
-            del request.jobs[number]
-        return request, errors
+        for place in reversed(range(len(order))):
+            if order[place] in errors:
+                del request.jobs[place], order[place]
+        for item, group in groups.taken():
+            like = request.groups.add(inputs=group.inputs).like
+            convert.fill_like(like, namespace, item.job, trace)
+            self._default(like.spec)
+            order += group.numbers
+        return Admitted(request, errors, order)
 
     def _is_settled(self, spec: job_pb2.JobSpec) -> bool:
         """Whether nothing outside has to be asked about this job."""
@@ -144,27 +172,21 @@ class Desk:
         if self.settings.items and (settings := self.settings.items.get(spec.type)) is not None:
             fill_defaults(spec, settings)
 
-    def _admit_in_place(
-        self,
-        namespace: str,
-        number: int,
-        item: pb.EnqueueItem,
-        into: convert.NewJob,
-        traceparent: str,
+    def _check_in_place(
+        self, shape: bytes | None, number: int, item: pb.EnqueueItem
     ) -> MeshError | None:
-        shape = shape_of(item)
-        if not self.familiar.covers(shape, item):
-            if violations := self.rules.violations(item, f"items[{number}]"):
-                return InvalidField.of(violations)
-            try:
-                convert.check_spec(item.job, self.clock.now())
-            except InvalidField as error:
-                return _within(f"items[{number}].job", error)
-            except MeshError as error:
-                return error
-            self.familiar.learn(shape, item)
-        convert.fill_new_job(into, namespace, item.job, item.idempotency_key, traceparent)
-        self._default(into.spec)
+        """What is wrong with an item about which nothing outside has to be asked."""
+        if self.familiar.covers(shape, item):
+            return None
+        if violations := self.rules.violations(item, f"items[{number}]"):
+            return InvalidField.of(violations)
+        try:
+            convert.check_spec(item.job, self.clock.now())
+        except InvalidField as error:
+            return _within(f"items[{number}].job", error)
+        except MeshError as error:
+            return error
+        self.familiar.learn(shape, item)
         return None
 
     async def _admit_slowly(

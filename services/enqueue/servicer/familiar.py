@@ -8,6 +8,9 @@ length, hence what passed with some bytes passes with fewer; the key is held aga
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
 from buf.validate import validate_pb2
 from jobmesh.v1 import enqueue_service_pb2 as pb
 
@@ -32,6 +35,10 @@ class FamiliarItems:
         """Whether an item of this shape passes."""
         return shape is not None and len(item.job.input.data) <= self._longest.get(shape, -1)
 
+    def longest(self, shape: bytes | None) -> int:
+        """The longest input that an item of this shape passed with; -1: none has passed."""
+        return -1 if shape is None else self._longest.get(shape, -1)
+
     def learn(self, shape: bytes | None, item: pb.EnqueueItem) -> None:
         """The item passed every check there is."""
         if shape is None or len(shape) > LARGEST_SHAPE:
@@ -41,6 +48,51 @@ class FamiliarItems:
         if len(self._longest) >= MOST_SHAPES:
             self._longest.clear()
         self._longest[shape] = len(item.job.input.data)
+
+
+@dataclass(slots=True)
+class Group:
+    """Items of one request that are alike: their numbers, and the bytes of their inputs."""
+
+    longest: int
+    numbers: list[int]
+    inputs: list[bytes]
+
+
+class AlikeItems:
+    """Items of one request that differ in nothing but their bytes, gathered by shape."""
+
+    def __init__(self, familiar: FamiliarItems, is_large: Callable[[int], bool]) -> None:
+        self._familiar, self._is_large = familiar, is_large
+        self._groups: dict[bytes, tuple[pb.EnqueueItem, Group]] = {}
+
+    def take(self, shape: bytes | None, item: pb.EnqueueItem, number: int) -> bool:
+        """Take an item that is like one before it; False: it is not."""
+        if shape is None or (found := self._groups.get(shape)) is None or item.idempotency_key:
+            return False
+        group, data = found[1], item.job.input.data
+        if len(data) > group.longest or self._is_large(len(data)):
+            return False
+        group.numbers.append(number)
+        group.inputs.append(data)
+        return True
+
+    def begin(self, shape: bytes | None, item: pb.EnqueueItem, number: int) -> bool:
+        """Begin a group with an item that was checked, or go on with it, if that is the first one
+        with so many bytes. False: none can be like it.
+        """
+        longest = self._familiar.longest(shape)
+        if shape is None or longest < 0 or item.idempotency_key:
+            return False
+        _, group = self._groups.setdefault(shape, (item, Group(longest, [], [])))
+        group.longest = max(group.longest, longest)
+        group.numbers.append(number)
+        group.inputs.append(item.job.input.data)
+        return True
+
+    def taken(self) -> Iterable[tuple[pb.EnqueueItem, Group]]:
+        """The groups, each with one of its items."""
+        return self._groups.values()
 
 
 def shape_of(item: pb.EnqueueItem) -> bytes | None:

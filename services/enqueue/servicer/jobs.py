@@ -43,10 +43,11 @@ class JobCalls:
         self, request: pb.EnqueueBatchRequest, context: Context
     ) -> pb.EnqueueBatchResponse:
         namespace = convert.namespace_of(request.namespace)
-        jobs, errors = await self._desk.admit_all(namespace, request.items)
-        stored = await self._desk.put(jobs) if jobs.jobs else ()
+        admitted = await self._desk.admit_all(namespace, request.items)
+        stored = await self._desk.put(admitted.request) if admitted.order else ()
         response = pb.EnqueueBatchResponse()
-        convert.fill_results(response.results, len(request.items), stored, errors)
+        count = len(request.items)
+        convert.fill_results(response.results, count, stored, admitted.order, admitted.errors)
         return response
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:

@@ -36,14 +36,15 @@ async def store_items(
     desk: Desk, namespace: str, first: int, items: list[pb.EnqueueItem]
 ) -> pb.EnqueueStreamResponse:
     """One result per item. What hits the whole batch is the error of each of its items."""
-    jobs, errors = await desk.admit_all(namespace, items, first)
+    admitted = await desk.admit_all(namespace, items, first)
     stored: Sequence[convert.Submitted] = ()
+    errors = admitted.errors
     try:
-        stored = await desk.put(jobs) if jobs.jobs else ()
+        stored = await desk.put(admitted.request) if admitted.order else ()
     except MeshError as error:
         errors = dict.fromkeys(range(len(items)), error) | errors
     response = pb.EnqueueStreamResponse(first_item=first)
-    convert.fill_results(response.results, len(items), stored, errors)
+    convert.fill_results(response.results, len(items), stored, admitted.order, errors)
     return response
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 from uuid import UUID
 
 from services.mesh.jobs.limits import Limit
@@ -138,6 +138,39 @@ class NewJob:
     """Jobs of a type and namespace with the same one share a limit."""
     ties: Ties | None = None
     """What it waits for, and the key that it alone may hold; most jobs have neither."""
+
+
+class AlikeJobs(Sequence[NewJob]):
+    """New jobs, due at once, that differ in their ids and the bytes of their inputs only.
+
+    A sequence of records that are made when somebody looks; who writes them takes the columns.
+    """
+
+    __slots__ = ("inputs", "keys", "like")
+
+    def __init__(self, like: NewJob, keys: list[bytes], inputs: list[bytes]) -> None:
+        self.like, self.keys, self.inputs = like, keys, inputs
+
+    @property
+    def has_data(self) -> bool:
+        """Whether they have inline inputs at all."""
+        return self.like.input.data is not None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, at: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[NewJob]: ...
+    def __getitem__(self, at: int | slice) -> NewJob | Sequence[NewJob]:
+        if isinstance(at, slice):
+            return AlikeJobs(self.like, self.keys[at], self.inputs[at])
+        like = self.like
+        data = Payload.inline(self.inputs[at], like.input.content_type)
+        return replace(
+            like, id=UUID(bytes=self.keys[at]), input=data if self.has_data else like.input
+        )
 
 
 def request_hash_of(job: NewJob) -> bytes:

@@ -185,6 +185,14 @@ def place(
     return Placement(tuple(groups), ())
 
 
+def free_buckets(bucket_map: BucketMap, shard: str, count: int, random: Random) -> list[int]:
+    """A bucket of the shard for each of so many un-keyed jobs."""
+    held = bucket_map.buckets_of(shard)
+    # One draw for all; four bytes each, so that the remainder favours no bucket noticeably.
+    drawn = memoryview(random.randbytes(4 * count)).cast("I")
+    return [held[number % len(held)] for number in drawn]
+
+
 def takers(bucket_map: BucketMap, healthy: Collection[str]) -> list[str]:
     """The shards that may be given un-keyed jobs."""
     return [

@@ -69,18 +69,25 @@ class PutResult:
 
 
 class PutAnswer:
-    """One result per job, in order.
+    """One result per job, in order. `time` is set if all of them were created then, and due then.
 
     The events are made when they are looked at, which is rare: nobody can follow a job before it
-    has an id.
+    has an id. So may the results be.
     """
 
-    __slots__ = ("_events", "results")
+    __slots__ = ("_events", "_results", "time")
 
     def __init__(
-        self, results: list[PutResult], events: list[JobEvent] | Callable[[], list[JobEvent]]
+        self,
+        results: list[PutResult] | Callable[[], list[PutResult]],
+        events: list[JobEvent] | Callable[[], list[JobEvent]],
+        time: datetime | None = None,
     ) -> None:
-        self.results, self._events = results, events
+        self._results, self._events, self.time = results, events, time
+
+    @property
+    def results(self) -> list[PutResult]:
+        return self._results() if callable(self._results) else self._results
 
     @property
     def events(self) -> list[JobEvent]:

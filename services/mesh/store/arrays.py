@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
 from psycopg.abc import Buffer
@@ -51,6 +51,16 @@ class Array:
             self.encoded = header + self.pack(items[:1])[0] * count
         else:
             self.encoded = header + b"".join(self.pack(items))
+
+    @classmethod
+    def same(cls, item: Any, count: int) -> Self:
+        """A column that holds one value throughout."""
+        column = cls(())
+        if item is not None:
+            column.encoded = (
+                _HEADER.pack(1, 1, cls.item_oid, count, 1) + cls.pack([item])[0] * count
+            )
+        return column
 
     @staticmethod
     def pack(items: Sequence[Any]) -> list[bytes]:

@@ -10,15 +10,37 @@ from uuid import UUID
 from psycopg.errors import UniqueViolation
 
 from services.mesh.errors import StaleEpoch
-from services.mesh.jobs.model import NO_TIMEOUTS, JobEvent, NewJob
+from services.mesh.jobs.model import NO_TIMEOUTS, AlikeJobs, JobEvent, NewJob
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
-from services.mesh.store.arrays import Blobs, Smallints, Texts, Times, Uuids, milliseconds
+from services.mesh.store.arrays import (
+    Bigints,
+    Blobs,
+    Keys,
+    Smallints,
+    Texts,
+    Times,
+    Uuids,
+    milliseconds,
+    milliseconds_of,
+)
 from services.mesh.store.base import Int8, ShardBase
 from services.mesh.store.connection import Row
 from services.mesh.store.rows import STATES, labels_to_json, to_json
 
 _ROUNDS = 3
+#: What jobs that are alike do not have: they are due at once, and have no keys and no origin.
+_ABSENT: dict[str, object] = {
+    "due_times": Times(()),
+    "delays": Bigints(()),
+    "expire_times": Times(()),
+    "input_refs": Texts(()),
+    "keys": Texts(()),
+    "hashes": Blobs(()),
+    "schedule_ids": Uuids(()),
+    "nominal_times": Times(()),
+    "origin_ids": Uuids(()),
+}
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -27,7 +49,7 @@ class Putting(ShardBase):
 
     async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         """Write new jobs, in one statement unless some exist already."""
-        if not any(job.idempotency_key for job in jobs):
+        if isinstance(jobs, AlikeJobs) or not any(job.idempotency_key for job in jobs):
             try:
                 return await self._put_new(jobs, epoch)
             except UniqueViolation:
@@ -35,6 +57,9 @@ class Putting(ShardBase):
         return await self._put_each(jobs, epoch)
 
     async def _put_new(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        if isinstance(jobs, AlikeJobs):
+            rows = await self._fetch("put_new_jobs", alike_params(jobs, epoch))
+            return _all_created(jobs, admitted(rows, epoch))
         rows = await self._fetch("put_new_jobs", put_params(jobs, epoch))
         now = admitted(rows, epoch)
         due_times = [due_time_of(job, now) for job in jobs]
@@ -129,6 +154,37 @@ def put_params(jobs: Sequence[NewJob], epoch: int) -> dict[str, object]:
         "origin_ids": Uuids([job.origin_id for job in jobs]),
         "concurrency_keys": Texts([job.concurrency_key for job in jobs]),
     }
+
+
+def alike_params(jobs: AlikeJobs, epoch: int) -> dict[str, object]:
+    """The columns of jobs that are alike: one value in most of them, encoded once."""
+    like, count = jobs.like, len(jobs)
+    return {
+        "epoch": Int8(epoch),
+        "ids": Keys(jobs.keys),
+        "namespaces": Texts.same(like.namespace, count),
+        "types": Texts.same(like.type, count),
+        "priorities": Smallints.same(like.priority, count),
+        "start_timeouts": Bigints.same(milliseconds_of(like.timeouts.start), count),
+        "timeouts": Texts.same(
+            None if like.timeouts is NO_TIMEOUTS else to_json(like.timeouts), count
+        ),
+        "retries": Texts.same(to_json(like.retry), count),
+        "labels": Texts.same(labels_to_json(like.labels), count),
+        "inputs": Blobs(jobs.inputs) if jobs.has_data else Blobs(()),
+        "input_types": Texts.same(like.input.content_type or None, count),
+        "traceparents": Texts.same(like.traceparent, count),
+        "concurrency_keys": Texts.same(like.concurrency_key, count),
+        **_ABSENT,
+    }
+
+
+def _all_created(jobs: AlikeJobs, now: datetime) -> PutAnswer:
+    return PutAnswer(
+        lambda: [_created(job, now, now) for job in jobs],
+        lambda: [created_event(job, now, now) for job in jobs],
+        now,
+    )
 
 
 def created_event(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 from random import Random
 from uuid import UUID
 
@@ -19,11 +20,11 @@ from services.mesh.errors import (
     StaleEpoch,
     UniqueConflict,
 )
-from services.mesh.jobs.ids import new_job_id
-from services.mesh.jobs.model import NewJob
+from services.mesh.jobs.ids import new_job_id, new_job_keys
+from services.mesh.jobs.model import AlikeJobs, NewJob
 from services.mesh.jobs.record import record
 from services.mesh.jobs.states import JobState
-from services.mesh.jobs.topology import BucketMap, Group, place
+from services.mesh.jobs.topology import CHUNK, BucketMap, Group, free_buckets, place, takers
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
@@ -60,6 +61,19 @@ class Stored:
 Outcome = Stored | MeshError
 
 
+@record
+class StoredAlike:
+    """Jobs that one statement stored, new and due at once; their ids as 16 bytes each."""
+
+    shard: str
+    time: datetime
+    keys: list[bytes]
+
+
+#: What became of jobs that are alike: of a chunk of them, or one by one.
+AlikeOutcome = StoredAlike | list[Outcome]
+
+
 class Submission:
     """Stores jobs. Redirects only what is certain not to have been stored."""
 
@@ -90,6 +104,40 @@ class Submission:
             self._put_tied(drafts, tied, outcomes),
         )
         return outcomes
+
+    async def put_alike(self, like: NewJob, inputs: Sequence[bytes]) -> list[AlikeOutcome]:
+        """Jobs without keys and ties that differ in their inputs only: chunk by chunk, in order."""
+        chunks = [inputs[at : at + CHUNK] for at in range(0, len(inputs), CHUNK)]
+        return await asyncio.gather(
+            *(self._put_chunk(like, chunk, frozenset()) for chunk in chunks)
+        )
+
+    async def _put_chunk(
+        self, like: NewJob, inputs: Sequence[bytes], avoid: Collection[str]
+    ) -> AlikeOutcome:
+        bucket_map = self._topology.map
+        healthy = [name for name in self._shards.usable() if name not in avoid]
+        targets = takers(bucket_map, healthy)
+        if not targets:
+            return [NoHealthyShard()] * len(inputs)
+        self._turn += 1
+        shard = targets[self._turn % len(targets)]
+        buckets = free_buckets(bucket_map, shard, len(inputs), self._random)
+        keys = new_job_keys(buckets, self._now_ms(), self._random)
+        try:
+            jobs = AlikeJobs(like, keys, list(inputs))
+            answer = await self._stored(shard, jobs, bucket_map.epoch)
+        except ShardUnavailable:
+            # Certain: nothing was stored there. They may go elsewhere.
+            self._shards.doubt(shard)
+            return await self._put_chunk(like, inputs, {*avoid, shard})
+        except MeshError as error:
+            return [error] * len(inputs)
+        await self._announcer.due(shard, (like.type,))
+        await self._announcer.stored(shard, (like.namespace, like.type))
+        if answer.time is None:
+            return [self._outcome(shard, result) for result in answer.results]
+        return StoredAlike(shard, answer.time, keys)
 
     async def _put_tied(
         self, drafts: Sequence[Draft], items: Sequence[int], outcomes: list[Outcome]
@@ -161,23 +209,29 @@ class Submission:
     async def _write(
         self, drafts: Sequence[Draft], places: Sequence[int], group: Group, epoch: int
     ) -> PutAnswer:
-        now_ms = int(self._clock.now().timestamp() * 1000)
-        jobs = [
+        now_ms = self._now_ms()
+        jobs: Sequence[NewJob] = [
             drafts[at].build(new_job_id(bucket, now_ms, self._random))
             for at, bucket in zip(places, group.buckets, strict=True)
         ]
         if drafts[places[0]].wish is not None:  # either all have ties or none
             wishes = [wish for at in places if (wish := drafts[at].wish) is not None]
             jobs = [replace(j, ties=wish.ties) for j, wish in zip(jobs, wishes, strict=True)]
+        return await self._stored(group.shard, jobs, epoch)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
+    async def _stored(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         try:
-            return await self._store(group.shard, jobs, epoch)
+            return await self._store(shard, jobs, epoch)
         except OutcomeUnknown:
             # The same rows under the same ids: if they are there, nothing happens; if not, now.
-            return await self._settle(group.shard, jobs, epoch)
+            return await self._settle(shard, jobs, epoch)
 
     async def _store(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         store = self._shards.store(shard)
-        if jobs[0].ties is not None:
+        if not isinstance(jobs, AlikeJobs) and jobs[0].ties is not None:
             return await store.put_tied_jobs(jobs, epoch)
         return await store.put_jobs(jobs, epoch)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, payload_pb2
 
-from services.enqueue.servicer.familiar import FamiliarItems, shape_of
+from services.enqueue.servicer.familiar import AlikeItems, FamiliarItems, shape_of
 from services.mesh.rpc import Rules
 
 RULES = Rules()
@@ -59,6 +59,57 @@ def test_other_bytes_and_another_key_are_familiar():
 )
 def test_anything_else_is_not(other):
     assert not is_covered(learned(item()), other)
+
+
+def gathered(familiar: FamiliarItems, *items: pb.EnqueueItem, large: int = 1000) -> AlikeItems:
+    """As a request is gone through, but for the checks: what passed them was learned before."""
+    groups = AlikeItems(familiar, lambda size: size > large)
+    for number, one in enumerate(items):
+        shape = shape_of(one)
+        if not groups.take(shape, one, number) and familiar.covers(shape, one):
+            groups.begin(shape, one, number)
+    return groups
+
+
+def test_the_first_one_with_so_many_bytes_goes_on_with_its_group():
+    short, long_ = item(data=b"1"), item(data=b"123456789")
+    familiar = learned(short)
+    groups = AlikeItems(familiar, lambda size: False)
+    shape = shape_of(short)
+    assert groups.begin(shape, short, 0)
+    assert not groups.take(shape, long_, 1)
+    familiar.learn(shape, long_)
+    assert groups.begin(shape, long_, 1)
+    assert groups.take(shape, item(data=b"12345678"), 2)
+    ((_, group),) = groups.taken()
+    assert (group.numbers, group.inputs) == ([0, 1, 2], [b"1", b"123456789", b"12345678"])
+
+
+def test_items_that_are_alike_are_gathered_with_their_numbers():
+    first, other = item(data=b"12345"), item(type_="other")
+    groups = gathered(
+        learned(first, other), first, other, item(data=b"1"), item(type_="other", data=b"2")
+    )
+    assert [(group.numbers, group.inputs) for _, group in groups.taken()] == [
+        ([0, 2], [b"12345", b"1"]),
+        ([1, 3], [b"12345", b"2"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [item(key="k"), item(data=b"longer than what was seen"), item(type_="never-seen")]
+)
+def test_what_has_a_key_or_was_not_checked_is_gathered_by_nobody(other):
+    first = item()
+    ((_, group),) = gathered(learned(first), first, other).taken()
+    assert group.numbers == [0]
+
+
+def test_what_has_to_be_put_away_first_is_gathered_by_nobody():
+    large = item(data=b"123456789")
+    groups = AlikeItems(learned(large), lambda size: size > 5)
+    assert groups.begin(shape_of(large), item(data=b"1"), 0)
+    assert not groups.take(shape_of(large), large, 1)
 
 
 def test_a_job_with_a_time_is_looked_at_each_time():

@@ -14,9 +14,11 @@ from services.mesh.jobs.ids import (
     BUCKETS,
     bucket_for_key,
     bucket_of,
+    bucket_of_bytes,
     first_id_at,
     from_bytes,
     new_job_id,
+    new_job_keys,
     parse,
     time_ms_of,
 )
@@ -101,6 +103,16 @@ def test_keys_spread_evenly_over_buckets():
         counts[bucket_for_key("n", f"key-{number}") * 16 // BUCKETS] += 1
     assert min(counts) > 850
     assert max(counts) < 1150
+
+
+@given(st.lists(st.integers(0, BUCKETS - 1), max_size=20), st.integers(0, 2**48 - 1))
+def test_ids_minted_together_are_ids_in_their_buckets(buckets, now_ms):
+    minted = [from_bytes(key) for key in new_job_keys(buckets, now_ms, Random(1))]
+    assert [bucket_of(job_id) for job_id in minted] == buckets
+    assert {time_ms_of(job_id) for job_id in minted} <= {now_ms}
+    assert len(set(minted)) == len(buckets)
+    assert all(parse(str(job_id)) == job_id for job_id in minted)
+    assert [bucket_of_bytes(job_id.bytes) for job_id in minted] == buckets
 
 
 def test_ids_are_uuids():

@@ -20,7 +20,7 @@ from services.mesh.errors import (
     StaleEpoch,
 )
 from services.mesh.jobs.ids import bucket_for_key, bucket_of
-from services.mesh.jobs.model import NewJob
+from services.mesh.jobs.model import AlikeJobs, NewJob, Payload
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import BucketMap
 from services.mesh.runtime import Readiness
@@ -53,7 +53,7 @@ class Shard:
         results = [self._put(job) for job in jobs]
         if self.after and (error := self.after.pop(0)):
             raise error
-        return PutAnswer(results, list)
+        return PutAnswer(results, list, NOW if isinstance(jobs, AlikeJobs) else None)
 
     def _put(self, job: NewJob) -> PutResult:
         outcome, job_id = PutOutcome.CREATED, job.id
@@ -116,6 +116,16 @@ class Stand:
 
     def rows(self) -> list[UUID]:
         return [row for store in self.stores.values() for row in store.rows]
+
+    async def put_alike(self, count: int):
+        """As `put`, of jobs that differ in their inputs only: one outcome each."""
+        like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""))
+        inputs = [str(number).encode() for number in range(count)]
+        return [
+            outcome
+            for part in await self.submission.put_alike(like, inputs)
+            for outcome in (part if isinstance(part, list) else part.keys)
+        ]
 
     async def put(self, count: int = 1, key: str = "", content: bytes = b"same"):
         return await self.submission.put([draft(key, content) for _ in range(count)])
@@ -233,8 +243,40 @@ async def test_a_mixed_batch_is_answered_item_by_item_in_order(stand):
     assert [type(outcome) for outcome in outcomes] == [Stored, ShardUnavailable, Stored]
 
 
+async def test_jobs_that_are_alike_are_stored_in_chunks_on_healthy_shards(stand):
+    stand.lose(NAMES[0])
+    outcomes = await stand.put_alike(700)
+    assert len(outcomes) == len(set(outcomes)) == 700
+    assert sorted(len(store.rows) for store in stand.stores.values()) == [0, 200, 500]
+    for store in stand.stores.values():
+        assert all(NAMES[bucket_of(row) * 3 // 4096] == store.name for row in store.rows)
+    assert {types for _, (types,) in stand.announcer.nudged} == {"echo"}
+
+
+async def test_a_certain_failure_sends_jobs_that_are_alike_elsewhere(stand):
+    for name in NAMES[:2]:
+        stand.stores[name].before = [ShardUnavailable(name)] * 2
+    assert len(await stand.put_alike(3)) == 3
+    assert len(stand.stores[NAMES[2]].rows) == 3
+
+
+async def test_jobs_that_are_alike_find_no_healthy_shard(stand):
+    for name in NAMES:
+        stand.lose(name)
+    assert {type(outcome) for outcome in await stand.put_alike(3)} == {NoHealthyShard}
+
+
+async def test_an_unknown_outcome_of_jobs_that_are_alike_is_never_redirected(stand):
+    for store in stand.stores.values():
+        store.after = [OutcomeUnknown(store.name)] * 2
+    outcomes = await stand.put_alike(3)
+    assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
+    assert sorted(store.calls for store in stand.stores.values()) == [0, 0, 2]
+
+
+@pytest.mark.parametrize("put", ["put", "put_alike"])
 @pytest.mark.parametrize("seed", range(50))
-async def test_whatever_fails_no_job_is_ever_stored_twice(seed):
+async def test_whatever_fails_no_job_is_ever_stored_twice(seed, put):
     stand, random = Stand(), Random(seed)
     kinds = [None, None, ShardUnavailable, OutcomeUnknown]
     for store in stand.stores.values():
@@ -244,8 +286,9 @@ async def test_whatever_fails_no_job_is_ever_stored_twice(seed):
                 if failures is store.after and kind is ShardUnavailable:
                     kind = None  # a certain failure after the store kept it would be a lie
                 failures.append(kind(store.name) if kind else None)
-    outcomes = await stand.put(4)
+    outcomes = await getattr(stand, put)(4)
     stored = {outcome.result.job_id for outcome in outcomes if isinstance(outcome, Stored)}
+    stored |= {UUID(bytes=outcome) for outcome in outcomes if isinstance(outcome, bytes)}
     unknown = sum(isinstance(outcome, OutcomeUnknown) for outcome in outcomes)
     assert stored <= set(stand.rows())
     assert len(stand.rows()) <= len(stored) + unknown
