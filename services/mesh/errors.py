@@ -7,7 +7,8 @@ contract test holds the two together.
 
     MeshError
     ├── InvalidArgument            the request is wrong whatever the state of the mesh
-    │   ├── InvalidField           · PageTokenInvalid · ResumeTokenInvalid
+    │   ├── InvalidField
+    │   └── InvalidToken           PageTokenInvalid · ResumeTokenInvalid
     ├── NotFound
     │   ├── UnknownType            · JobNotFound · ScheduleNotFound · ShardNotFound · PoolNotFound
     │   └── AttemptNotFound        · ObjectNotFound · WorkerNotFound
@@ -176,13 +177,22 @@ class InvalidField(InvalidArgument):
         return error
 
 
-class PageTokenInvalid(InvalidArgument):
-    reason = "PAGE_TOKEN_INVALID"
+class InvalidToken(InvalidArgument):
+    """Nothing this mesh made, or made for something else."""
+
+    field = ""
+
+    def __init__(self) -> None:
+        super().__init__(violations=(FieldViolation(self.field, self.says),))
+
+
+class PageTokenInvalid(InvalidToken):
+    reason, field = "PAGE_TOKEN_INVALID", "page_token"
     says = "the page token was not made by this method for this filter; start from the first page"
 
 
-class ResumeTokenInvalid(InvalidArgument):
-    reason = "RESUME_TOKEN_INVALID"
+class ResumeTokenInvalid(InvalidToken):
+    reason, field = "RESUME_TOKEN_INVALID", "resume_token"
     says = "the resume token was not made by WatchJobs for this filter; start again without it"
 
 

@@ -162,24 +162,28 @@ TABLE = [
         "WatchJobs",
         lambda: pb.WatchJobsRequest(job_ids=[NO_JOB], resume_token="garbage"),
         reason="RESUME_TOKEN_INVALID",
+        field="resume_token",
     ),
     Bad(
         "garbage page",
         "ListJobs",
         lambda: pb.ListJobsRequest(page_token="garbage"),
         reason="PAGE_TOKEN_INVALID",
+        field="page_token",
     ),
     Bad(
         "page of null",
         "ListJobs",
         lambda: pb.ListJobsRequest(page_token="bnVsbA"),
         reason="PAGE_TOKEN_INVALID",
+        field="page_token",
     ),
     Bad(
         "garbage page of schedules",
         "ListSchedules",
         lambda: pb.ListSchedulesRequest(page_token="garbage"),
         reason="PAGE_TOKEN_INVALID",
+        field="page_token",
     ),
     Bad("page of -1", "ListJobs", lambda: pb.ListJobsRequest(page_size=-1), field="page_size"),
     Bad(

@@ -58,6 +58,13 @@ def test_a_service_lists_itself_by_reflection(mesh: RunningMesh, role: str) -> N
     assert {READY[role], "grpc.health.v1.Health"} <= set(listed)
 
 
+@pytest.mark.parametrize("role", READY)
+def test_a_service_lists_its_methods_by_reflection(mesh: RunningMesh, role: str) -> None:
+    listed = buf_curl(mesh.targets(role)[0], "--list-methods", "TARGET").split()
+    assert any(method.startswith(f"{READY[role]}/") for method in listed)
+    assert "grpc.reflection.v1.ServerReflection/ServerReflectionInfo" in listed
+
+
 async def test_a_job_can_be_asked_for_with_nothing_but_reflection(
     mesh: RunningMesh, client: AsyncClient
 ) -> None:
