@@ -13,9 +13,9 @@ night the clocks go back, "*/5 * * * *" pauses for an hour under ONCE, as the po
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import IntEnum, unique
 from functools import lru_cache
 
@@ -150,16 +150,38 @@ def _names_left_out(expression: str, change: datetime, before: timedelta, after:
     return found is not None and found < plain + after
 
 
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The parts of a day that an expression names, and on which days."""
+
+    hours: Set[int]
+    minutes: Set[int]
+    seconds: Set[int]
+    has_day: Callable[[date], bool] = bool
+
+
+@lru_cache(maxsize=4096)
+def fields_of(expression: str) -> Fields:
+    """The expression, part by part."""
+    parsed = _parsed(expression)
+
+    def has_day(day: date) -> bool:
+        return day.month in parsed.months and bool(parsed.match_day(day))
+
+    return Fields(
+        frozenset(parsed.hours), frozenset(parsed.minutes), frozenset(parsed.seconds), has_day
+    )
+
+
 def names_wall(expression: str, wall: datetime) -> bool:
     """Whether the expression names a wall time."""
-    fields = _parsed(expression)
+    fields = fields_of(expression)
     return (
         not wall.microsecond
         and wall.second in fields.seconds
         and wall.minute in fields.minutes
         and wall.hour in fields.hours
-        and wall.month in fields.months
-        and bool(fields.match_day(wall.date()))
+        and fields.has_day(wall.date())
     )
 
 

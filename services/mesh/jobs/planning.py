@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from services.mesh.jobs.exclusions import LONGEST_REST
 from services.mesh.jobs.recurrence import Firing, plan_firing
 from services.mesh.jobs.schedules import Definition, ScheduleRecord
 
 _MICROSECOND = timedelta(microseconds=1)
-#: How often, and how far, a search for a time may go on; after that the exclusions leave nothing.
-_MOST_RESTS = 100
-_LONGEST_REST = timedelta(days=12 * 366)
+#: How often a search for a time may go on; after that the exclusions leave nothing.
+_MOST_RESTS = 25
 
 
 def first_time(definition: Definition, now: datetime) -> datetime | None:
@@ -27,7 +27,7 @@ def has_times(definition: Definition, now: datetime) -> bool:
     found = first_time(definition, now)
     now = max(now, definition.start_time or now)
     for _ in range(_MOST_RESTS):
-        if found is None or found > now + _LONGEST_REST or definition.calendar.names(found):
+        if found is None or found > now + LONGEST_REST or definition.calendar.names(found):
             break
         found = _until_end(definition, definition.calendar.next_after(found))
     return found is not None and definition.calendar.names(found)

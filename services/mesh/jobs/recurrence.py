@@ -19,7 +19,8 @@ from enum import IntEnum, unique
 from itertools import islice
 from typing import Any, Protocol
 
-from services.mesh.jobs.cron import Cron, DstGap, DstOverlap
+from services.mesh.jobs.cron import Cron, DstGap, DstOverlap, Fields
+from services.mesh.jobs.exclusions import ANY_MINUTE, ANY_SECOND, LONGEST_REST, left_out_until
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Runs of one schedule made in one transaction.
@@ -31,7 +32,7 @@ LONGEST_SEARCH = 2000
 #: Where times can only be counted one by one, more than this many are "at least so many".
 MOST_COUNTED = 1000
 
-_MICROSECOND = timedelta(microseconds=1)
+_MICROSECOND, _MINUTE = timedelta(microseconds=1), timedelta(minutes=1)
 
 
 class Recurrence(Protocol):
@@ -63,6 +64,12 @@ class Interval:
     def __post_init__(self) -> None:
         if self.every < timedelta(milliseconds=1):
             raise ValueError("an interval lasts at least a millisecond")
+
+    @property
+    def fields(self) -> Fields:
+        """What clocks may show at its times, wherever they hang."""
+        whole = not self.every % _MINUTE and not self.phase % _MINUTE
+        return ANY_MINUTE if whole else ANY_SECOND
 
     def next_after(self, time: datetime) -> datetime:
         """The first nominal time strictly after `time`."""
@@ -99,11 +106,11 @@ class AnyOf:
 
     def next_after(self, time: datetime) -> datetime | None:
         """The first nominal time strictly after `time`; rests after a long search."""
-        found = self._following(time)
+        found, last = self._following(time), time + LONGEST_REST
         for _ in range(LONGEST_SEARCH if self.exclusions else 0):
-            if found is None or not self._excludes(found):
+            if found is None or found > last or not self._excludes(found):
                 break
-            found = self._following(found)
+            found = self._following(self._past_left_out(found))
         return found
 
     def names(self, time: datetime) -> bool:
@@ -131,7 +138,7 @@ class AnyOf:
         while time is not None and time <= last:
             if not self._excludes(time):
                 yield time
-            time = self._following(time)
+            time = self._following(self._past_left_out(time))
 
     def _following(self, time: datetime) -> datetime | None:
         found = [t for rule in self.rules if (t := rule.next_after(time)) is not None]
@@ -140,6 +147,16 @@ class AnyOf:
     def _preceding(self, time: datetime) -> datetime | None:
         found = [t for rule in self.rules if (t := rule.latest_until(time)) is not None]
         return max(found, default=None)
+
+    def _past_left_out(self, time: datetime) -> datetime:
+        """From where to search on: all that the rules name from `time` until there is left out."""
+        rules = [rule if isinstance(rule, Cron) else rule.fields for rule in self.rules]
+        reached = (
+            left_out_until(exclusion, rules, time)
+            for exclusion in self.exclusions
+            if isinstance(exclusion, Cron)
+        )
+        return max(reached, default=time)
 
     def _excludes(self, time: datetime) -> bool:
         return any(rule.names(time) for rule in self.exclusions)
