@@ -47,6 +47,9 @@ class LoopClock:
     def now(self) -> datetime:
         return EPOCH + timedelta(seconds=now())
 
+    def now_us(self) -> int:
+        return round(self.now().timestamp() * 1_000_000)
+
     def monotonic(self) -> float:
         return now()
 

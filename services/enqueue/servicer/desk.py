@@ -75,6 +75,14 @@ class Desk:
     clock: Clock
     tracing: Tracing
     familiar: FamiliarItems = field(default_factory=FamiliarItems)
+    familiar_calls: FamiliarItems = field(default_factory=FamiliarItems)
+
+    def check(self, request: pb.EnqueueRequest) -> None:
+        """Hold a call against the contract's rules, unless one like it passed before."""
+        shape = shape_of(request)
+        if not self.familiar_calls.covers(shape, request):
+            self.rules.check(request)
+            self.familiar_calls.learn(shape, request)
 
     async def admit(
         self, namespace: str, spec: job_pb2.JobSpec, key: str, path: str = "job"

@@ -25,13 +25,17 @@ _KEY = pb.EnqueueItem.DESCRIPTOR.fields_by_name["idempotency_key"]
 LONGEST_KEY: int = _KEY.GetOptions().Extensions[validate_pb2.field].string.max_len
 
 
+#: One job of a batch, or a call with one.
+Item = pb.EnqueueItem | pb.EnqueueRequest
+
+
 class FamiliarItems:
     """Remembers the shapes that passed every check, and the longest input each passed with."""
 
     def __init__(self) -> None:
         self._longest: dict[bytes, int] = {}
 
-    def covers(self, shape: bytes | None, item: pb.EnqueueItem) -> bool:
+    def covers(self, shape: bytes | None, item: Item) -> bool:
         """Whether an item of this shape passes."""
         return shape is not None and len(item.job.input.data) <= self._longest.get(shape, -1)
 
@@ -39,7 +43,7 @@ class FamiliarItems:
         """The longest input that an item of this shape passed with; -1: none has passed."""
         return -1 if shape is None else self._longest.get(shape, -1)
 
-    def learn(self, shape: bytes | None, item: pb.EnqueueItem) -> None:
+    def learn(self, shape: bytes | None, item: Item) -> None:
         """The item passed every check there is."""
         if shape is None or len(shape) > LARGEST_SHAPE:
             return
@@ -95,7 +99,7 @@ class AlikeItems:
         return self._groups.values()
 
 
-def shape_of(item: pb.EnqueueItem) -> bytes | None:
+def shape_of(item: Item) -> bytes | None:
     """The item without what differs from one to the next; None if its key is not in order."""
     given, key = item.job.input, item.idempotency_key
     if len(key) > LONGEST_KEY or "\0" in key:

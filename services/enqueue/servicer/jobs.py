@@ -27,6 +27,7 @@ class JobCalls:
         self._desk = desk
 
     async def Enqueue(self, request: pb.EnqueueRequest, context: Context) -> pb.EnqueueResponse:
+        self._desk.check(request)
         namespace = convert.namespace_of(request.namespace)
         submitted = await self._desk.admit(namespace, request.job, request.idempotency_key)
         result = await self._desk.coalescer.submit(submitted)

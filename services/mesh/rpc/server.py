@@ -121,7 +121,7 @@ class Server:
         """Serve a servicer by its generated `add_…Servicer_to_server`.
 
         `unchecked` names methods whose requests are not held against the contract's rules: internal
-        ones that carry large batches a neighbour has checked already.
+        ones that carry large batches a neighbour has checked already, and such as do it themselves.
         """
         register(servicer, cast(grpc.aio.Server, _Registrar(self, frozenset(unchecked))))
 

@@ -135,7 +135,7 @@ class Runner:
 
     def now_us(self) -> int:
         """The wall clock, for reports."""
-        return int(self._clock.now().timestamp() * 1_000_000)
+        return self._clock.now_us()
 
     def voice_of(self, attempt: Attempt) -> Voice | None:
         """What its handler says; None if it is not running."""

@@ -112,6 +112,24 @@ def test_what_has_to_be_put_away_first_is_gathered_by_nobody():
     assert not groups.take(shape_of(large), large, 1)
 
 
+def test_calls_have_the_key_rule_of_items():
+    keys = [
+        m.DESCRIPTOR.fields_by_name["idempotency_key"] for m in (pb.EnqueueItem, pb.EnqueueRequest)
+    ]
+    rules = [key.GetOptions().Extensions[validate_pb2.field].string for key in keys]
+    assert rules[0] == rules[1]
+
+
+@pytest.mark.parametrize("namespace", ["", "team-a", "Not A Namespace"])
+def test_a_familiar_call_is_one_of_the_same_tenant(namespace):
+    first = pb.EnqueueRequest(namespace="team-a", job=item().job)
+    assert not RULES.violations(first)
+    familiar = FamiliarItems()
+    familiar.learn(shape_of(first), first)
+    other = pb.EnqueueRequest(namespace=namespace, job=item(data=b"1").job, idempotency_key="k")
+    assert familiar.covers(shape_of(other), other) == (namespace == "team-a")
+
+
 def test_a_job_with_a_time_is_looked_at_each_time():
     timed = item()
     timed.job.schedule_time.GetCurrentTime()
