@@ -50,9 +50,16 @@ def tail_logs(
 def _matching(home: Path, name: str) -> Sequence[Path]:
     found = _files(home, name)
     if not found and name:
-        known = ", ".join(file.stem for file in _files(home, "")) or "none yet"
+        known = ", ".join(sorted(_names(home))) or "none yet"
         raise LocalError(f"there is no log of {name!r}", f"Logs: {known}")
     return found
+
+
+def _names(home: Path) -> set[str]:
+    """What `name` may be: each unit, and the workers as one, for there may be hundreds."""
+    files = _files(home, "")
+    units = {file.stem for file in files if file.parent.name == "logs"}
+    return units | ({"workers"} if len(units) < len(files) else set())
 
 
 def _files(home: Path, name: str) -> list[Path]:

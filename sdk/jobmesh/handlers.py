@@ -23,6 +23,7 @@ becomes JSON (dataclasses too).
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -220,7 +221,20 @@ def _import(module_name: str) -> object:
                 f"cannot import app module {module_name!r}: "
                 "run from its folder, or put it on PYTHONPATH"
             ) from error
-        raise
+        raise _broken(module_name, error) from error
+    except Exception as error:
+        raise _broken(module_name, error) from error
+
+
+def _broken(module_name: str, error: Exception) -> HandlerError:
+    """Says what the module said, and where in it: the way there through our code helps nobody."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    place = f"{last.filename}, line {last.lineno}"
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}"
+        error = SyntaxError(error.msg)
+    why = f"{type(error).__name__}: {error}"
+    return HandlerError(f"cannot import app module {module_name!r}: {why} ({place})")
 
 
 def _handlers(module: object, attribute: str) -> Iterator[JobFunction[Any, Any] | Command]:

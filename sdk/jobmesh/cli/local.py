@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from localmesh.status import Row
     from rich.text import Text
 
+WAY_OUT = "start one: jobmesh up, or name the folder of one: --home, JOBMESH_HOME"
+
 
 def up(
     home: Home = None,
@@ -130,7 +132,7 @@ def status(home: Home = None, json: AsJson = False) -> None:
     folder = connect.home_folder(home)
     rows = look(folder) if folder.exists() else []
     if not any(row.alive for row in rows):
-        raise CommandError(f"no mesh runs in {folder}", "start one: jobmesh up", UNAVAILABLE)
+        raise CommandError(f"no mesh runs in {folder}", WAY_OUT, UNAVAILABLE)
     if screen.as_json:
         for row in rows:
             screen.line(_as_json(row))
@@ -248,7 +250,7 @@ def _mesh_environment(home: Path) -> dict[str, str]:
     if "JOBMESH_NATS_URL" in os.environ:
         return {}
     if not (home / "state.json").exists():
-        raise CommandError(f"no mesh runs in {home}", "start one: jobmesh up", UNAVAILABLE)
+        raise CommandError(f"no mesh runs in {home}", WAY_OUT, UNAVAILABLE)
     from localmesh.mesh import LocalMesh
 
     return LocalMesh.saved(home).plan.environment("s3", "orchestrator", "workers")

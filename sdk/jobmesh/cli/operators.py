@@ -54,7 +54,13 @@ def pool_create(
     idle: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Empty for this long: back to the minimum.")
     ] = None,
-    directory: Annotated[str, typer.Option(help="Where its worker processes start.")] = "",
+    directory: Annotated[
+        str | None,
+        typer.Option(
+            help="Where its worker processes start.",
+            show_default="this folder, if the Scaler is on this machine",
+        ),
+    ] = None,
     address: ScalerAddress = None,
     json: AsJson = False,
 ) -> None:
@@ -63,7 +69,8 @@ def pool_create(
 
     spec = PoolSpec(type=type, min_workers=minimum, max_workers=maximum)
     if app is not None:
-        driver = ProcessDriver(app=app, capacity=capacity, directory=directory)
+        where = connect.folder_for_workers(address) if directory is None else directory
+        driver = ProcessDriver(app=app, capacity=capacity, directory=where)
         spec.process.CopyFrom(driver)
     if idle is not None:
         spec.empty_for.FromNanoseconds(round(seconds(idle) * 1e9))

@@ -173,6 +173,7 @@ def changes() -> dict[str, tuple[datetime, ...]]:
     return {name: changes_of(name) for name in sorted(places)}
 
 
+@pytest.mark.timeout(300)
 def test_all_changes_of_all_zones_are_known(changes):
     assert len(changes) > 400
     for name, expected in changes.items():
@@ -216,6 +217,7 @@ class Calendar:
         return moved.get(rule.gap, [])
 
 
+@pytest.mark.timeout(300)  # all zones: seconds of work, minutes on a busy machine
 def test_every_odd_night_of_every_zone_matches_the_calendar(changes):
     """Zones that change alike are one: what differs is the moment and the offsets."""
     random = Random(20_240_101)

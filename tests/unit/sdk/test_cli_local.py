@@ -45,7 +45,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 def test_without_a_mesh_the_way_out_is_up(home: Path, command: list[str]) -> None:
     code, out, err = run(*command)
     assert (code, out) == (3, "")
-    assert err == f"error: no mesh runs in {home} — start one: jobmesh up\n"
+    assert err == f"error: no mesh runs in {home} — {local.WAY_OUT}\n"
 
 
 def test_down_without_a_mesh_is_no_error(home: Path) -> None:
@@ -202,3 +202,12 @@ def test_json_lines_are_one_object_each(capsys: pytest.CaptureFixture[str]) -> N
     screen.line({"b": 1})
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line) for line in lines] == [{"a": "ä\n"}, {"b": 1}]
+
+
+def test_workers_of_a_pool_start_where_its_maker_stands(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert connect.folder_for_workers(None) == str(tmp_path)
+    assert connect.folder_for_workers("localhost:7105") == str(tmp_path)
+    assert connect.folder_for_workers("scaler.example.org:7105") == ""

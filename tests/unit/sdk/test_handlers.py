@@ -88,7 +88,7 @@ def test_a_missing_module_and_an_empty_one_say_what_to_do(module_folder: Path) -
 
 def test_a_missing_import_inside_the_module_is_not_disguised(module_folder: Path) -> None:
     (module_folder / "broken_app.py").write_text("import no_such_library\n")
-    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+    with pytest.raises(HandlerError, match="no_such_library"):
         load_handlers("broken_app")
 
 
@@ -100,3 +100,19 @@ def test_an_app_collects_what_it_decorated() -> None:
 
     assert app.functions == [x]
     assert isinstance(x, JobFunction)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x = 1\nraise ValueError('boom')", r"ValueError: boom \(.*broken\.py, line 2\)"),
+        ("\ndef (:", r"SyntaxError: invalid syntax \(.*broken\.py, line 2\)"),
+        ("import no_such_thing", r"No module named 'no_such_thing' \(.*broken\.py, line 1\)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_says_why_and_where(
+    module_folder: Path, text: str, why: str
+) -> None:
+    (module_folder / "broken.py").write_text(text)
+    with pytest.raises(HandlerError, match=f"cannot import app module 'broken': .*{why}"):
+        load_handlers("broken")

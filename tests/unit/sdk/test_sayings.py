@@ -97,6 +97,9 @@ def test_what_a_checkpoint_returns_can_be_awaited_anywhere() -> None:
 def test_progress_is_shown_with_a_bar_where_the_total_is_known() -> None:
     assert progress_words(Progress(2, 5, "page 2")) == "40 % (2 of 5) page 2"
     assert progress_words(Progress(7, 0, "")) == "7"
+    assert progress_words(Progress(2e8, 2e8, "")) == "100 % (200,000,000 of 200,000,000)"
+    assert progress_words(Progress(7.72e-07, 60, "")) == "0 % (0 of 60)"
+    assert progress_words(Progress(12.5, 0, "")) == "12.5"
     assert progress_words(Progress(40, 100, "")) == "40 %"
     assert progress_bar(Progress(1, 2, "")) == "━" * 10 + "╌" * 10 + " 50 % (1 of 2)"
     assert progress_bar(Progress(9, 3, "")).endswith("100 % (9 of 3)")
