@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from services.enqueue.domain.quotas import Rate
 from services.mesh.config import (
     EtcdConfig,
     NatsConfig,
@@ -50,3 +52,25 @@ class EnqueueConfig(OrchestratorConfig, S3Config, NatsConfig, EtcdConfig, Servic
     watch_backlog: int = setting(
         10_000, "Events a slow watcher may be behind before it is cut off.", low=1
     )
+    admitted_jobs: int = setting(
+        8_192,
+        "Jobs being stored at once by calls; more are refused as overloaded. As many by streams.",
+        low=1_000,
+    )
+    admitted_bytes: int = setting(
+        64 * 1024**2, "The same in bytes of their messages.", low=5 * 1024**2
+    )
+    quota: str = setting(
+        "0", "Jobs a second that a namespace may submit here, rate[:burst]; 0: no bound."
+    )
+    quotas: Mapping[str, str] = setting(
+        default_factory=dict, help="Quotas of single namespaces: name=rate[:burst],…"
+    )
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        for name, text in {"quota": self.quota, **self.quotas}.items():
+            try:
+                Rate.parse(text)
+            except ValueError:
+                yield f"{name}: {text!r} is no quota; give jobs a second, or both like 500:2000"

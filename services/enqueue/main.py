@@ -19,6 +19,7 @@ from services.enqueue.adapters.surroundings import EtcdSurroundings
 from services.enqueue.app.coalescing import Coalescer
 from services.enqueue.app.collecting import Collector, Shelf
 from services.enqueue.app.filter_hub import FilterHub
+from services.enqueue.app.gate import Gate
 from services.enqueue.app.inputs import Inputs, Outputs
 from services.enqueue.app.logs import LogReader
 from services.enqueue.app.stream import Room
@@ -26,6 +27,7 @@ from services.enqueue.app.type_settings import TypeSettingsStore
 from services.enqueue.app.types import KnownTypes
 from services.enqueue.app.watches import WatchHub
 from services.enqueue.config import EnqueueConfig
+from services.enqueue.domain.quotas import Quotas, Rate
 from services.enqueue.servicer import EnqueueServicer
 from services.enqueue.servicer.desk import Desk
 from services.mesh.blob.s3 import S3BlobStore, S3Connection, S3Settings
@@ -35,6 +37,7 @@ from services.mesh.lease import Keys, Lease
 from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings, LeaseSession
 from services.mesh.lease.mirror import RegistryMirror
 from services.mesh.rpc import Server, TlsFiles, open_channel
+from services.mesh.rpc.work import WorkLimit
 from services.mesh.runtime import Hooks, Process, run_service
 from services.mesh.wire.type_settings import settings_message
 
@@ -45,6 +48,11 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 10
 
 ORCHESTRATOR = orchestrator_pb.DESCRIPTOR.services_by_name["OrchestratorService"]
+#: Of all calls and streams at once, what these may take: the rest is for cancels and queries.
+SHARES = {
+    **dict.fromkeys(("Enqueue", "EnqueueBatch", "EnqueueStream", "UploadInput"), 15 / 16),
+    **dict.fromkeys(("ListJobs", "CountJobs", "WatchJobs", "WatchLogs", "DownloadOutput"), 7 / 8),
+}
 #: Loaded only by processes that tests may strike.
 FAILPOINTS = "services.enqueue.failpoints"
 
@@ -141,16 +149,27 @@ async def build(config: EnqueueConfig, process: Process) -> None:
         watches=watches,
         surroundings=EtcdSurroundings(EtcdRegistry(etcd), Keys(config.etcd_prefix)),
         filter_watches=filter_watches,
-        room=Room(),
+        room=Room(config.admitted_bytes, config.admitted_jobs),
+        gate=_gate(config, process),
         drain=process.drain,
         rules=server.rules,
         clock=clock,
         tracing=process.tracing,
     )
-    # It checks calls itself, and quicker: most are like one before them.
-    unchecked = {"Enqueue"}
-    server.add(add_EnqueueServiceServicer_to_server, EnqueueServicer(desk), unchecked=unchecked)
+    server.add(
+        add_EnqueueServiceServicer_to_server,
+        EnqueueServicer(desk),
+        # It checks calls itself, and quicker: most are like one before them.
+        unchecked={"Enqueue"},
+        shares=SHARES,
+    )
     process.add(server)
+
+
+def _gate(config: EnqueueConfig, process: Process) -> Gate:
+    own = {namespace: Rate.parse(text) for namespace, text in config.quotas.items()}
+    work = WorkLimit(config.admitted_jobs, config.admitted_bytes, process.metrics)
+    return Gate(Quotas(Rate.parse(config.quota), own), work, process.clock, process.metrics)
 
 
 def _collector(

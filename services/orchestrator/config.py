@@ -25,3 +25,9 @@ class OrchestratorConfig(ShardsConfig, NatsConfig, EtcdConfig, ServiceConfig):
     stats_cap: int = setting(
         10_000, "Up to how many due jobs per type and shard are counted.", low=1
     )
+    admitted_jobs: int = setting(
+        32_768, "New jobs being stored at once; more are refused as overloaded.", low=1_000
+    )
+    admitted_bytes: int = setting(
+        256 * 1024**2, "The same in bytes of their messages.", low=5 * 1024**2
+    )

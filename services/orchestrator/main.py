@@ -13,6 +13,7 @@ from services.mesh.lease import Keys
 from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
 from services.mesh.lease.mirror import RegistryMirror
 from services.mesh.rpc import Server
+from services.mesh.rpc.work import WorkLimit
 from services.mesh.runtime import Hooks, Process, run_service
 from services.mesh.store.postgres import PostgresShard
 from services.mesh.store.settings import StoreSettings
@@ -30,6 +31,8 @@ from services.orchestrator.app.topology import TopologyKeeper
 from services.orchestrator.config import OrchestratorConfig
 from services.orchestrator.servicer import OrchestratorServicer
 
+#: Of all calls and streams at once, what these may take: the rest is for reports and cancels.
+SHARES = {"PutJobs": 15 / 16, "ListJobs": 7 / 8, "CountJobs": 7 / 8}
 #: Loaded only by processes that tests may strike.
 FAILPOINTS = "services.orchestrator.failpoints"
 
@@ -107,9 +110,11 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
             topology,
             process.drain,
             process.tracing,
+            WorkLimit(config.admitted_jobs, config.admitted_bytes, process.metrics),
         ),
         # Enqueue and the workers have checked what they send; these carry large batches.
         unchecked={"PutJobs", "ReportAttempts"},
+        shares=SHARES,
     )
     process.add(server)
 

@@ -15,6 +15,7 @@ from jobmesh.v1 import orchestrator_service_pb2_grpc as rpc
 from services.mesh.errors import InvalidField
 from services.mesh.jobs.reports import Report, Successes
 from services.mesh.rpc import Rules
+from services.mesh.rpc.work import WorkLimit
 from services.mesh.runtime import DrainSignal
 from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
 from services.mesh.wire.events import event_batch, event_to_proto
@@ -56,13 +57,14 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         topology: TopologyKeeper,
         drain: DrainSignal,
         tracing: Tracing,
+        work: WorkLimit,
     ) -> None:
         self._submission, self._lookup, self._reports = submission, lookup, reports
         self._changes, self._orphans = changes, Orphans(lookup)
         self._schedules, self._statistics = schedules, statistics
         self._rules = Rules()
         self._shards, self._topology, self._drain = shards, topology, drain
-        self._tracing = tracing
+        self._tracing, self._work = tracing, work
 
     # --- objects
 
@@ -77,11 +79,13 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
     # --- jobs
 
     async def PutJobs(self, request: pb.PutJobsRequest, context: Context) -> pb.PutJobsResponse:
-        drafts = [convert.draft_from_proto(job) for job in request.jobs]
-        outcomes, alike = await asyncio.gather(
-            self._submission.put(drafts), self._put_alike(request.groups)
-        )
-        return convert.put_answer_to_proto(outcomes, request, alike)
+        count = len(request.jobs) + sum(len(group.inputs) for group in request.groups)
+        with self._work.admitted(count, request.ByteSize()):
+            drafts = [convert.draft_from_proto(job) for job in request.jobs]
+            outcomes, alike = await asyncio.gather(
+                self._submission.put(drafts), self._put_alike(request.groups)
+            )
+            return convert.put_answer_to_proto(outcomes, request, alike)
 
     async def _put_alike(self, groups: Sequence[pb.AlikeJobs]) -> list[AlikeOutcome]:
         put = self._submission.put_alike

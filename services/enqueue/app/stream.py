@@ -31,6 +31,7 @@ HELD_ITEMS = 4000
 HELD_BYTES = 8 * 1024 * 1024
 #: The same for all streams of a process together. A stream may hold one message more.
 ROOM_BYTES = 64 * 1024 * 1024
+ROOM_ITEMS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +45,22 @@ class Parcel(Generic[T]):
 class Room:
     """How much all streams may hold together."""
 
-    def __init__(self, limit: int = ROOM_BYTES) -> None:
+    def __init__(self, limit: int = ROOM_BYTES, items: int = ROOM_ITEMS) -> None:
         self._limit, self._used = limit, 0
+        self._most, self._items = items, 0
         self._freed = asyncio.Event()
 
-    async def take(self, size: int) -> None:
+    async def take(self, size: int, items: int = 1) -> None:
         """Return when there is room; what exceeds the limit alone still gets its turn."""
-        while self._used >= self._limit:
+        while self._used >= self._limit or self._items >= self._most:
             self._freed.clear()
             await self._freed.wait()
         self._used += size
+        self._items += items
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, items: int = 1) -> None:
         self._used -= size
+        self._items -= items
         self._freed.set()
 
 
@@ -104,7 +108,7 @@ class Intake(Generic[T, R]):
             async for parcel in arriving:
                 if not parcel.items:
                     continue
-                await self._room.take(parcel.size)
+                await self._room.take(parcel.size, len(parcel.items))
                 self._items += len(parcel.items)
                 self._bytes += parcel.size
                 self._waiting.append(parcel)
@@ -152,7 +156,7 @@ class Intake(Generic[T, R]):
     def _release(self, batch: _Batch[R]) -> None:
         self._items -= batch.count
         self._bytes -= batch.size
-        self._room.give_back(batch.size)
+        self._room.give_back(batch.size, batch.count)
         self._freed.set()
 
     async def _end(self, reader: asyncio.Task[None]) -> None:
@@ -164,4 +168,4 @@ class Intake(Generic[T, R]):
             tasks.add(batch.results)
         await asyncio.wait(tasks)
         self._waiting.clear()
-        self._room.give_back(self._bytes)
+        self._room.give_back(self._bytes, self._items)

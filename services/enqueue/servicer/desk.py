@@ -14,6 +14,7 @@ from jobmesh.v1 import job_pb2, orchestrator_service_pb2, type_settings_pb2
 from services.enqueue import convert
 from services.enqueue.app.coalescing import Coalescer
 from services.enqueue.app.filter_hub import FilterHub
+from services.enqueue.app.gate import Gate
 from services.enqueue.app.inputs import Inputs, Outputs
 from services.enqueue.app.logs import LogReader
 from services.enqueue.app.stream import Room
@@ -70,6 +71,7 @@ class Desk:
     surroundings: TypeSurroundings
     filter_watches: FilterHub
     room: Room
+    gate: Gate
     drain: DrainSignal
     rules: Rules
     clock: Clock

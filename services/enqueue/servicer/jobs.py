@@ -29,8 +29,9 @@ class JobCalls:
     async def Enqueue(self, request: pb.EnqueueRequest, context: Context) -> pb.EnqueueResponse:
         self._desk.check(request)
         namespace = convert.namespace_of(request.namespace)
-        submitted = await self._desk.admit(namespace, request.job, request.idempotency_key)
-        result = await self._desk.coalescer.submit(submitted)
+        with self._desk.gate.admitted(namespace, 1, request.ByteSize()):
+            submitted = await self._desk.admit(namespace, request.job, request.idempotency_key)
+            result = await self._desk.coalescer.submit(submitted)
         job = convert.stored_job(submitted, result)
         if request.HasField("wait"):
             await self._wait(namespace, job.id, timedelta_of(request.wait).total_seconds())
@@ -44,8 +45,9 @@ class JobCalls:
         self, request: pb.EnqueueBatchRequest, context: Context
     ) -> pb.EnqueueBatchResponse:
         namespace = convert.namespace_of(request.namespace)
-        admitted = await self._desk.admit_all(namespace, request.items)
-        stored = await self._desk.put(admitted.request) if admitted.order else ()
+        with self._desk.gate.admitted(namespace, len(request.items), request.ByteSize()):
+            admitted = await self._desk.admit_all(namespace, request.items)
+            stored = await self._desk.put(admitted.request) if admitted.order else ()
         response = pb.EnqueueBatchResponse()
         count = len(request.items)
         convert.fill_results(response.results, count, stored, admitted.order, admitted.errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -10,8 +11,8 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 
 from services.enqueue import convert
 from services.enqueue.app.stream import Intake, Parcel
-from services.enqueue.servicer.desk import Context, Desk
-from services.mesh.errors import InvalidField, MeshError
+from services.enqueue.servicer.desk import Context, Desk, PutJobsRequest
+from services.mesh.errors import InvalidField, MeshError, Overloaded
 
 
 class StreamCalls:
@@ -35,17 +36,28 @@ class StreamCalls:
 async def store_items(
     desk: Desk, namespace: str, first: int, items: list[pb.EnqueueItem]
 ) -> pb.EnqueueStreamResponse:
-    """One result per item. What hits the whole batch is the error of each of its items."""
+    """One result per item. What hits the whole batch is the error of each of its items; but what
+    an Orchestrator has no room for, which is certainly not stored, waits until it has.
+    """
+    await desk.gate.paced(namespace, len(items))
     admitted = await desk.admit_all(namespace, items, first)
     stored: Sequence[convert.Submitted] = ()
     errors = admitted.errors
     try:
-        stored = await desk.put(admitted.request) if admitted.order else ()
+        stored = await _put_patiently(desk, admitted.request) if admitted.order else ()
     except MeshError as error:
         errors = dict.fromkeys(range(len(items)), error) | errors
     response = pb.EnqueueStreamResponse(first_item=first)
     convert.fill_results(response.results, len(items), stored, admitted.order, errors)
     return response
+
+
+async def _put_patiently(desk: Desk, jobs: PutJobsRequest) -> Sequence[convert.Submitted]:
+    while True:
+        try:
+            return await desk.put(jobs)
+        except Overloaded as error:
+            await asyncio.sleep(error.retry_after or 1.0)
 
 
 async def _parcels(

@@ -117,13 +117,16 @@ class Server:
         servicer: S,
         *,
         unchecked: Collection[str] = (),
+        shares: Mapping[str, float] | None = None,
     ) -> None:
         """Serve a servicer by its generated `add_…Servicer_to_server`.
 
         `unchecked` names methods whose requests are not held against the contract's rules: internal
         ones that carry large batches a neighbour has checked already, and such as do it themselves.
+        `shares` says of which methods there may be less than the process serves at once: this part.
         """
-        register(servicer, cast(grpc.aio.Server, _Registrar(self, frozenset(unchecked))))
+        registrar = _Registrar(self, frozenset(unchecked), shares or {})
+        register(servicer, cast(grpc.aio.Server, registrar))
 
     @property
     def address(self) -> str:
@@ -176,10 +179,12 @@ class Server:
         service: str,
         handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
         unchecked: frozenset[str],
+        shares: Mapping[str, float],
     ) -> None:
         self._services.append(service)
         for name, handler in handlers.items():
-            method = Method(service, name, checked=name not in unchecked)
+            share = shares.get(name, 1.0)
+            method = Method(service, name, checked=name not in unchecked, share=share)
             self._routes.add(method, self._chain.wrap(method, _filled(handler, name)))
 
 
@@ -213,8 +218,10 @@ class Routes(grpc.GenericRpcHandler):
 class _Registrar:
     """Stands in for a server while generated code registers a servicer's methods."""
 
-    def __init__(self, server: Server, unchecked: frozenset[str]) -> None:
-        self._server, self._unchecked = server, unchecked
+    def __init__(
+        self, server: Server, unchecked: frozenset[str], shares: Mapping[str, float]
+    ) -> None:
+        self._server, self._unchecked, self._shares = server, unchecked, shares
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """The same methods come again, by name, in the next call."""
@@ -222,7 +229,7 @@ class _Registrar:
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
-        self._server._route(service, handlers, self._unchecked)
+        self._server._route(service, handlers, self._unchecked, self._shares)
 
 
 def _filled(handler: Any, name: str) -> Any:

@@ -115,7 +115,7 @@ class Chain:
         if self._spans.enabled:
             self._spans.begin(call)
         self._deadlines.begin(call, streaming=streaming)
-        self._admission.enter()
+        self._admission.enter(call.method.share)
 
     def _end(self, call: Call, code: Code, error: BaseException | None) -> None:
         self._admission.leave()

@@ -14,13 +14,15 @@ from services.mesh.telemetry.tracing import NO_SPAN, Span
 class Method:
     """A method that is served: its name in parts, and its calls under way."""
 
-    __slots__ = ("checked", "full_name", "in_flight", "name", "seconds", "service")
+    __slots__ = ("checked", "full_name", "in_flight", "name", "seconds", "service", "share")
 
-    def __init__(self, service: str, name: str, *, checked: bool) -> None:
+    def __init__(self, service: str, name: str, *, checked: bool, share: float = 1.0) -> None:
         self.service, self.name = service, name
         #: As in spans and metrics: no leading slash.
         self.full_name = f"{service}/{name}"
         self.checked = checked
+        #: Of the calls that the process serves at once, what it may take.
+        self.share = share
         self.in_flight = 0
         #: The duration metric by outcome, looked up once per outcome.
         self.seconds: dict[Code, Histogram] = {}

@@ -1,0 +1,111 @@
+"""How many jobs a second a namespace may submit: a bucket of tokens for each. Pure.
+
+A bucket fills at its rate up to its burst. What does not fit now is refused as a whole, with the
+time at which it will; a batch larger than the burst fits when the bucket is full, and leaves a debt
+that is filled first. So no batch is refused for ever, and over time the rate holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from services.mesh.errors import QuotaExceeded
+
+#: The burst of a rate that is given without one, in seconds of it.
+BURST_SECONDS = 2.0
+#: Namespaces whose buckets are remembered. One that is forgotten begins with a full bucket.
+MOST_BUCKETS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Jobs a second, and how many at once after a rest."""
+
+    per_second: float
+    burst: float
+
+    @classmethod
+    def parse(cls, text: str) -> Rate | None:
+        """`500` or `500:2000`; `0` is no bound. ValueError if it is neither."""
+        rate, colon, burst = text.partition(":")
+        per_second = float(rate)
+        if not per_second and not colon:
+            return None
+        made = cls(per_second, float(burst) if colon else max(1.0, BURST_SECONDS * per_second))
+        if not 0 < made.per_second < 1e9 or not 1 <= made.burst < 1e12:
+            raise ValueError(text)
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.per_second:g} jobs/s, {self.burst:g} at once"
+
+
+class Bucket:
+    """The tokens of one namespace; below zero while it owes some."""
+
+    __slots__ = ("_at", "_rate", "_tokens")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        self._rate, self._tokens, self._at = rate, rate.burst, now
+
+    def wait(self, count: int, now: float) -> float:
+        """Seconds until so many fit; 0: they do."""
+        self._fill(now)
+        missing = min(float(count), self._rate.burst) - self._tokens
+        return max(0.0, missing / self._rate.per_second)
+
+    def take(self, count: int) -> None:
+        self._tokens -= count
+
+    def is_full(self, now: float) -> bool:
+        self._fill(now)
+        return self._tokens >= self._rate.burst
+
+    def _fill(self, now: float) -> None:
+        grown = self._tokens + self._rate.per_second * (now - self._at)
+        self._tokens, self._at = min(self._rate.burst, grown), now
+
+
+class Quotas:
+    """The buckets of all namespaces: by default alike, some by a rate of their own."""
+
+    def __init__(self, usual: Rate | None, own: Mapping[str, Rate | None]) -> None:
+        self._usual, self._own = usual, dict(own)
+        self._buckets: dict[str, Bucket] = {}
+
+    def take(self, namespace: str, count: int, now: float) -> None:
+        """Take the tokens of so many jobs; QuotaExceeded, and none taken, if they do not fit."""
+        wait = self.reserve(namespace, count, now)
+        if wait > 0:
+            raise QuotaExceeded(namespace, str(self._rate(namespace)), retry_after=wait)
+
+    def reserve(self, namespace: str, count: int, now: float) -> float:
+        """Take them if they fit; else the seconds until they will."""
+        rate = self._rate(namespace)
+        if rate is None:
+            return 0.0
+        bucket = self._buckets.get(namespace)
+        if bucket is None:
+            self._forget(now)
+            bucket = self._buckets[namespace] = Bucket(rate, now)
+        wait = bucket.wait(count, now)
+        if wait <= 0:
+            bucket.take(count)
+        return wait
+
+    def give_back(self, namespace: str, count: int) -> None:
+        """They were taken for jobs that were refused for another reason."""
+        if (bucket := self._buckets.get(namespace)) is not None:
+            bucket.take(-count)
+
+    def _rate(self, namespace: str) -> Rate | None:
+        return self._own.get(namespace, self._usual)
+
+    def _forget(self, now: float) -> None:
+        """Those that are full say nothing; if all are in use, the oldest half goes."""
+        if len(self._buckets) < MOST_BUCKETS:
+            return
+        self._buckets = {name: b for name, b in self._buckets.items() if not b.is_full(now)}
+        for name in list(self._buckets)[: len(self._buckets) - MOST_BUCKETS // 2]:
+            del self._buckets[name]

@@ -1,0 +1,141 @@
+"""Who is let in: quotas of namespaces, and what the process can carry."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.enqueue.app.gate import Gate
+from services.enqueue.config import EnqueueConfig
+from services.enqueue.domain import quotas
+from services.enqueue.domain.quotas import Quotas, Rate
+from services.mesh.clock import ManualClock
+from services.mesh.errors import Overloaded, QuotaExceeded
+from services.mesh.rpc.work import WorkLimit
+from services.mesh.telemetry.metrics import Metrics
+
+TEN = Rate(10.0, 20.0)
+
+
+class Stand:
+    """A gate and what it is made of."""
+
+    def __init__(self, usual: Rate | None = None, items: int = 100, size: int = 1000) -> None:
+        self.clock, self.metrics = ManualClock(), Metrics()
+        self.work = WorkLimit(items, size, self.metrics)
+        self.gate = Gate(Quotas(usual, {"free": None}), self.work, self.clock, self.metrics)
+
+    def refused(self, reason: str) -> float | None:
+        return self.metrics.value("jobmesh_refused_jobs_total", {"reason": reason})
+
+
+def test_what_is_under_way_is_counted_until_it_is_answered() -> None:
+    stand = Stand()
+    with stand.gate.admitted("n", 60, 10):
+        with pytest.raises(Overloaded) as caught, stand.gate.admitted("n", 41, 10):
+            pytest.fail("was let in")
+        assert caught.value.retry_after
+        with stand.gate.admitted("n", 40, 10):
+            assert stand.metrics.value("jobmesh_admitted_jobs") == 100
+    assert stand.metrics.value("jobmesh_admitted_jobs") == 0
+    assert stand.refused("OVERLOADED") == 41
+    with stand.gate.admitted("n", 100, 10):
+        pass
+
+
+def test_bytes_are_bounded_too() -> None:
+    stand = Stand()
+    with (
+        stand.gate.admitted("n", 1, 600),
+        pytest.raises(Overloaded, match="600 bytes"),
+        stand.gate.admitted("n", 1, 600),
+    ):
+        pytest.fail("was let in")
+    assert stand.metrics.value("jobmesh_admitted_bytes") == 0
+
+
+def test_what_is_too_large_for_the_limit_alone_still_gets_its_turn() -> None:
+    stand = Stand()
+    with stand.gate.admitted("n", 500, 5000):
+        pass
+
+
+def test_work_that_failed_is_counted_out() -> None:
+    stand = Stand()
+    with pytest.raises(RuntimeError), stand.gate.admitted("n", 60, 10):
+        raise RuntimeError
+    assert stand.work.items == 0
+
+
+def test_a_namespace_over_its_quota_is_told_when_it_fits_and_others_are_not_affected() -> None:
+    stand = Stand(TEN)
+    with stand.gate.admitted("noisy", 20, 1):
+        pass
+    with pytest.raises(QuotaExceeded) as caught, stand.gate.admitted("noisy", 5, 1):
+        pytest.fail("was let in")
+    assert caught.value.retry_after == pytest.approx(0.5)
+    assert caught.value.metadata["namespace"] == "noisy"
+    with stand.gate.admitted("other", 20, 1), stand.gate.admitted("free", 50, 1):
+        pass
+    stand.clock.advance(0.5)
+    with stand.gate.admitted("noisy", 5, 1):
+        pass
+    assert stand.refused("QUOTA_EXCEEDED") == 5
+
+
+def test_a_batch_larger_than_the_burst_gets_in_and_is_paid_for_afterwards() -> None:
+    stand = Stand(TEN)
+    with stand.gate.admitted("n", 50, 1):
+        pass
+    with pytest.raises(QuotaExceeded) as caught, stand.gate.admitted("n", 1, 1):
+        pytest.fail("was let in")
+    assert caught.value.retry_after == pytest.approx(3.1)  # a debt of 30, and one
+
+
+def test_what_is_refused_for_another_reason_costs_no_quota() -> None:
+    stand = Stand(TEN, items=10)
+    with stand.gate.admitted("free", 10, 1):
+        for _ in range(5):
+            with pytest.raises(Overloaded), stand.gate.admitted("n", 20, 1):
+                pytest.fail("was let in")
+    with stand.gate.admitted("n", 20, 1):
+        pass
+
+
+async def test_a_stream_is_slowed_down_to_the_quota() -> None:
+    stand = Stand(Rate(1000.0, 10.0))
+    await stand.gate.paced("n", 10)
+    waiting = asyncio.create_task(stand.gate.paced("n", 10))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    stand.clock.advance(0.01)
+    async with asyncio.timeout(5):
+        await waiting
+
+
+def test_buckets_are_bounded_and_the_busy_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MOST_BUCKETS", 10)
+    book = Quotas(TEN, {})
+    book.take("busy", 20, 9.0)
+    for number in range(100):
+        book.take(f"n{number}", 1, 10.0 + number / 1000)
+        assert len(book._buckets) <= 10
+    for number in range(9):  # all rested: only the busy one says something
+        book.take(f"m{number}", 1, 10.2)
+    with pytest.raises(QuotaExceeded):
+        book.take("m8", 20, 10.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("0", None), ("5", Rate(5, 10)), ("0.1", Rate(0.1, 1)), ("500:2", Rate(500, 2))],
+)
+def test_quotas_as_they_are_written(text: str, rate: Rate | None) -> None:
+    assert Rate.parse(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "5:0", "0:5", "nan", "inf", "5:"])
+def test_what_is_no_quota_is_refused_at_boot(text: str) -> None:
+    (problem,) = EnqueueConfig(quotas={"blue": text}).problems()
+    assert problem.startswith("blue: ")
