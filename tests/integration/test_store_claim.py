@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import psycopg
+
 from services.mesh.jobs.model import Payload, Timeouts
 from services.mesh.jobs.reports import Failed, Succeeded
 from services.mesh.jobs.retry import Backoff, Failure, RetryPolicy
@@ -236,6 +238,24 @@ async def test_waiting_jobs_are_not_walked_to_find_their_types(rig):
         await fresh.pulse()
     assert _queue_reads(rig) - before < 500
     rig.sql("DELETE FROM queue")
+
+
+async def test_what_was_claimed_and_cannot_be_vacuumed_is_not_walked_by_a_claim_of_recent_jobs(rig):
+    with psycopg.connect(rig.dsn) as held:
+        held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        held.execute("SELECT count(*) FROM queue")
+        rig.sql(
+            "INSERT INTO queue (job_id, due_time, priority, later, type)"
+            " SELECT gen_random_uuid(), now() - interval '1 minute', g % 3, false, 't'"
+            " FROM generate_series(1, 30000) g"
+        )
+        rig.sql("DELETE FROM queue")
+        (job_id,) = await rig.put(1)
+        before = _queue_reads(rig)
+        async with opened(rig.dsn) as fresh:
+            answer = await fresh.claim("t", "w1", 10, recent=10 * SECOND)
+        assert [job.id for job in answer.jobs] == [job_id]
+        assert _queue_reads(rig) - before < 500
 
 
 def _queue_reads(rig) -> int:

@@ -33,6 +33,7 @@ from services.scheduler.app.limits import Limits
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
 from services.scheduler.domain.credit import Grab
+from services.scheduler.domain.depth import Depth, DepthRules
 from services.scheduler.domain.limits import BatchLimits
 from services.scheduler.domain.pace import Pace, PaceRules
 from services.scheduler.domain.shares import Share, ShareRules
@@ -62,6 +63,7 @@ class _Lane:
 
     pace: Pace
     share: Share
+    depth: Depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class _Claim:
     ahead: timedelta
     recent: timedelta | None
     """Only what has not been due for longer; None: everything."""
+    shallow: bool = False
+    """It leaves aside only what an earlier one did not find either."""
     settings: TypeSettings | None = None
     """Set if the type has limits."""
 
@@ -110,6 +114,7 @@ class ClaimRules:
 
     pace: PaceRules = field(default_factory=PaceRules)
     share: ShareRules = field(default_factory=ShareRules)
+    depth: DepthRules = field(default_factory=DepthRules)
 
 
 class Claimer(Loop):
@@ -141,6 +146,8 @@ class Claimer(Loop):
         self._linger = Alarm(self.nudge)
         #: Marks of the flags that were raised for a second look.
         self._looks: dict[tuple[str, str], int] = {}
+        #: What everything is to be looked at for, in a moment.
+        self._deeper: set[tuple[str, str]] = set()
         #: Claims that have ended, for tests to wait on.
         self.claims = Tally()
         #: Told of each claim that came back short.
@@ -203,9 +210,21 @@ class Claimer(Loop):
         if settings is not None:
             limit = self._bounds.begin(settings, limit)
             ahead = timedelta(0)  # what waits for its time would hold a place
-        lately = self._lane(grab.type, shard).share.next()
-        recent = None if lately is None else timedelta(seconds=lately)
-        claim = _Claim(grab, shard, limit, mark, self._clock.monotonic(), ahead, recent, settings)
+        lane, now = self._lane(grab.type, shard), self._clock.monotonic()
+        lately = lane.share.next()
+        back = None if settings is not None or lately is not None else lane.depth.next(now)
+        recent = lately if back is None else back
+        claim = _Claim(
+            grab,
+            shard,
+            limit,
+            mark,
+            now,
+            ahead,
+            None if recent is None else timedelta(seconds=recent),
+            shallow=back is not None,
+            settings=settings,
+        )
         self._tasks.spawn(self._run_claim(claim), f"claim-{shard}-{grab.type}", vital=False)
 
     def _lane(self, type_: str, shard: str) -> _Lane:
@@ -213,7 +232,8 @@ class Claimer(Loop):
         if lane is None:
             if len(self._lanes) > MOST_LANES:
                 self._lanes.clear()
-            lane = _Lane(Pace(self._rules.pace), Share(self._rules.share))
+            rules = self._rules
+            lane = _Lane(Pace(rules.pace), Share(rules.share), Depth(rules.depth))
             self._lanes[type_, shard] = lane
         return lane
 
@@ -247,13 +267,15 @@ class Claimer(Loop):
                 self._shards.clocks[shard].read(micros(answer.now), claim.began, received)
             if claim.recent is None:
                 lane.share.ended(_waited(answer), full=brought >= claim.limit)
+                lane.depth.looked(claim.began, received, short=brought < claim.limit)
             if claim.settings is not None:
                 answer = self._bounds.brought(claim.settings, answer)
             return answer
         finally:
             ended = self._clock.monotonic()
             # One that left the backlog aside says nothing about how much there is.
-            lane.pace.ended(ended, brought if claim.recent is None else claim.limit, claim.limit)
+            aside = claim.recent is not None and not claim.shallow
+            lane.pace.ended(ended, claim.limit if aside else brought, claim.limit)
             self._measures.claim_took(shard, ended - claim.began)
 
     async def _claim(self, store: Shard, claim: _Claim) -> ClaimAnswer:
@@ -272,7 +294,7 @@ class Claimer(Loop):
         short = brought is not None and count < claim.limit
         stuck = brought is not None and short and brought.skipped and not brought.more
         left = brought is not None and (brought.skipped or brought.more)
-        exhausted = short and not left and claim.recent is None
+        exhausted = short and not left and (claim.recent is None or claim.shallow)
         self._board.flags.end(grab.type, shard, claim.mark, exhausted=exhausted)
         if claim.settings is not None:
             # Not if the flag was raised meanwhile: new work may have keys with room.
@@ -284,6 +306,8 @@ class Claimer(Loop):
         self._per_shard[shard] -= 1
         self.claims.add()
         self.nudge()
+        if exhausted and claim.shallow:
+            self._look_deeper(claim)
         if exhausted and brought is not None:
             until = brought.now + claim.ahead
             self.on_short(Short(grab.type, shard, claim.began, count, until))
@@ -299,6 +323,20 @@ class Claimer(Loop):
         if self._looks.pop(key, None) != claim.mark:
             lead = LEAD * self._rules.ahead + SLACK
             asyncio.get_running_loop().call_later(lead, self._look, *key)
+
+    def _look_deeper(self, claim: _Claim) -> None:
+        """The flag may have been raised for a job that has been due for long, since it came back:
+        look at everything as soon as that may be.
+        """
+        key = (claim.grab.type, claim.shard)
+        if key not in self._deeper:
+            self._deeper.add(key)
+            wait = self._lane(*key).depth.wait(self._clock.monotonic())
+            asyncio.get_running_loop().call_later(wait, self._deep, key)
+
+    def _deep(self, key: tuple[str, str]) -> None:
+        self._deeper.discard(key)
+        self._look(*key)
 
     def _look(self, type_: str, shard: str) -> None:
         flags = self._board.flags
