@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, unique
 from typing import Any
 
 from services.enqueue.domain.tokens import ResumeTokens
 from services.enqueue.domain.watching import Progress, Step
 from services.enqueue.ports import Change
+from services.mesh.jobs import ids
 from services.mesh.jobs.record import record
 
 #: Watches of more jobs than this get their (longer) token with heartbeats and now and then only.
 TOKEN_EACH_TIME = 32
 TOKEN_EVERY = 64
+
+
+def by_key(job_ids: Iterable[str]) -> dict[bytes, str]:
+    """Job ids as 16 bytes, and as text."""
+    return {ids.to_bytes(job_id): job_id for job_id in job_ids}
 
 
 @unique
@@ -54,6 +60,8 @@ class Watch:
         ends_only: bool = False,
     ) -> None:
         self.job_ids = job_ids
+        #: By their 16 bytes, as hints name them.
+        self.keys = by_key(job_ids)
         self.most = most
         self.wants_advances = advances
         self.ends_only = ends_only

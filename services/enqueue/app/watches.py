@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
 
-from services.enqueue.app.watch import Delivery, Kind, Watch
+from services.enqueue.app.watch import Delivery, Kind, Watch, by_key
 from services.enqueue.domain.tokens import read_resume_token
 from services.enqueue.ports import Change, HintFeed, JobSource, ProgressFeed
 from services.mesh.clock import Clock
 from services.mesh.errors import ShardUnavailable, SlowConsumer
-from services.mesh.jobs import ids
 from services.mesh.runtime import Counts, DrainSignal, Loop
 from services.mesh.telemetry.metrics import Metrics
 
@@ -217,7 +216,8 @@ class WatchHub(Loop):
         """As `_begin`. Nothing need be held: of each job one event comes, whoever brings it."""
         watch.begin()
         began = self._clock.monotonic()
-        if jobs := by_key(watch.progress.live()):
+        live = watch.progress.live()
+        if jobs := {key: job_id for key, job_id in watch.keys.items() if job_id in live}:
             async with self._room:
                 ended, away = await self._source.ends(namespace, jobs)
             if away:
@@ -259,19 +259,19 @@ class WatchHub(Loop):
         self._all.add(watch)
         for job_id in watch.job_ids:
             self._watches.setdefault(job_id, set()).add(watch)
-            self._wanted[ids.to_bytes(job_id)] = job_id
+        self._wanted.update(watch.keys)
         self._full_watches += not watch.ends_only
         self._gauge.set(len(self._all))
 
     def _leave(self, watch: Watch) -> None:
         self._all.discard(watch)
         self._full_watches -= not watch.ends_only
-        for job_id in watch.job_ids:
+        for key, job_id in watch.keys.items():
             watches = self._watches.get(job_id, set())
             watches.discard(watch)
             if not watches:
                 self._watches.pop(job_id, None)
-                self._wanted.pop(ids.to_bytes(job_id), None)
+                self._wanted.pop(key, None)
         self._gauge.set(len(self._all))
 
     async def _feed_hints(self) -> None:
@@ -296,11 +296,6 @@ class WatchHub(Loop):
         elif self._advancing and not wanted:
             await self._advances.close()
         self._advancing = wanted
-
-
-def by_key(job_ids: Iterable[str]) -> dict[bytes, str]:
-    """Job ids as 16 bytes, and as text."""
-    return {ids.to_bytes(job_id): job_id for job_id in job_ids}
 
 
 def _to_read(watch: Watch, now: float | None) -> Iterable[str]:

@@ -8,7 +8,7 @@ what goes out is each version once and in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum, unique
 
 
@@ -38,7 +38,7 @@ class Progress:
     def seen(self) -> Mapping[str, int]:
         return self._seen
 
-    def live(self) -> Iterable[str]:
+    def live(self) -> Collection[str]:
         """The jobs that may still change."""
         return self._live
 
