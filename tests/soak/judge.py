@@ -192,10 +192,10 @@ class Soaked:
                 continue
             slower = window["mean_ms"] / base["mean_ms"]
             if slower > CLAIM_RATIO and window["p99_ms"] > CLAIM_P99_MS:
-                found.append(f"claims take {slower:.1f} times as long in the {name}")
+                found.append(f"claims take {slower:.1f} times as long: {name}")
             more = window["blocks"] / base["blocks"]
             if name == "last third" and more > CLAIM_RATIO:
-                found.append(f"claims touch {more:.1f} times as many blocks in the {name}")
+                found.append(f"claims touch {more:.1f} times as many blocks: {name}")
         return found
 
 
