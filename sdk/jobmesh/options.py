@@ -54,11 +54,14 @@ class NewJob:
     total_timeout: Span | None = None
     #: Media type of the input, where bytes or a file need one.
     content_type: str = ""
-    #: Jobs that must end first: ids, handles, or `After(job, on_failure=…)`; one or several.
+    #: Jobs that must end first: ids, handles, or `After(job, on_failure=…)`; one or several. In
+    #: `enqueue_many` also NewJobs that come before it there.
     after: Waits = ()
     #: At most one live job of the namespace holds this key; `Unique(key, policy)` says what follows
     #: if one does.
     unique: str | Unique | None = None
+    #: Where it stands in the `enqueue_many` that was given it last.
+    _place: tuple[Any, int] | None = field(default=None, init=False, repr=False, compare=False)
 
 
 class EnqueueOptions(TypedDict, total=False):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, Union, get_args
+
+if TYPE_CHECKING:
+    from jobmesh.options import NewJob
 
 OnFailure = Literal["cancel", "run", "fail"]
 UniquePolicy = Literal["keep", "replace", "refuse"]
@@ -17,7 +20,8 @@ class HasId(Protocol):
     def id(self) -> str: ...
 
 
-JobRef = str | HasId
+#: An id, a handle or a job; or, within one `enqueue_many`, a NewJob given before.
+JobRef = Union[str, HasId, "NewJob"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,13 @@ class After:
 
     @property
     def job_id(self) -> str:
-        return self.job if isinstance(self.job, str) else self.job.id
+        """ValueError if the job is not stored yet."""
+        if isinstance(self.job, str):
+            return self.job
+        job_id = getattr(self.job, "id", None)
+        if not isinstance(job_id, str):
+            raise ValueError("after: a NewJob has no id yet: give both to one enqueue_many")
+        return job_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@
   themselves. A lone call goes at once; nobody ever waits for a batch to fill.
 * **Streams.** An EnqueueStream is read only as fast as the shards write: a bounded number of
   items is read and not acknowledged, in each stream and in all together. See `app.stream`.
+* **Chains.** Items of one batch may wait for earlier ones. They are stored in rounds: those that
+  wait for nobody first, then those that wait for them, whose ids are known by then. A parent is
+  stored before its child as everywhere else, so nothing new has to be proved. See `domain.chains`.
 * **Passes on.** Jobs live with the Orchestrators; this service has no database login. A lost
   reply is repaired by the idempotency key, never by guessing: see DESIGN rule 4 and 5.
 * **Watches.** A watch is a snapshot followed by every transition. Hints from the broker make it

@@ -17,7 +17,7 @@ contract test holds the two together.
     ├── OutOfRange
     │   └── PayloadTooLarge        · ResumeTokenExpired
     ├── FailedPrecondition         do not retry
-    │   └── StaleFence             · ForbiddenTransition · AttachRefused
+    │   └── StaleFence             · ForbiddenTransition · AttachRefused · ParentNotStored
     ├── Aborted                    read again, then retry
     │   └── EtagMismatch
     ├── Unavailable                retry with backoff, as it stands
@@ -317,6 +317,16 @@ class ForbiddenTransition(FailedPrecondition):
     def __init__(self, job_id: object, state: str, verb: str) -> None:
         metadata = {"job_id": str(job_id), "state": state}
         super().__init__(f"cannot {verb} job {job_id}: it is {state}", metadata=metadata)
+
+
+class ParentNotStored(FailedPrecondition):
+    """What an item of a batch waits for was not stored; `item` is that one's number."""
+
+    reason = "PARENT_NOT_STORED"
+
+    def __init__(self, item: int) -> None:
+        text = f"waits for item {item}, which was not stored"
+        super().__init__(text, metadata={"item": str(item)})
 
 
 class AttachRefused(FailedPrecondition):

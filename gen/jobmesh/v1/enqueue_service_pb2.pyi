@@ -162,25 +162,61 @@ class EnqueueItem(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    ITEM_DEPENDENCIES_FIELD_NUMBER: _builtins.int
     idempotency_key: _builtins.str
     """As in EnqueueRequest."""
     @_builtins.property
     def job(self) -> _job_pb2.JobSpec:
         """The job."""
 
+    @_builtins.property
+    def item_dependencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemDependency]:
+        """Items of the same message that must end before this one may start: with it, chains, fan-out and fan-in are one
+        call. They count as `job.dependencies`, 100 together. Only earlier items can be named, so there are no cycles. If
+        one of them is not stored, neither is this one (PARENT_NOT_STORED). Chains have at most 50 items. Repeat a call
+        under the same idempotency keys for all of them: then it is the same graph.
+        """
+
     def __init__(
         self,
         *,
         job: _job_pb2.JobSpec | None = ...,
         idempotency_key: _builtins.str = ...,
+        item_dependencies: _abc.Iterable[Global___ItemDependency] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "item_dependencies", b"item_dependencies", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnqueueItem: _TypeAlias = EnqueueItem  # noqa: Y015
+
+@_typing.final
+class ItemDependency(_message.Message):
+    """ItemDependency makes a job wait for another one of the same message."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: _builtins.int
+    ON_FAILURE_FIELD_NUMBER: _builtins.int
+    item: _builtins.int
+    """The number of that one's item in the message, counted from 0; less than that of the item that waits."""
+    on_failure: _job_pb2.ParentFailurePolicy.ValueType
+    """What to do when that job does not succeed, as in Dependency."""
+    def __init__(
+        self,
+        *,
+        item: _builtins.int = ...,
+        on_failure: _job_pb2.ParentFailurePolicy.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "on_failure", b"on_failure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemDependency: _TypeAlias = ItemDependency  # noqa: Y015
 
 @_typing.final
 class EnqueueResult(_message.Message):

@@ -212,7 +212,8 @@ class EnqueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EnqueueBatch(self, request, context):
-        """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others.
+        """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others, but for those that
+        wait for it (`item_dependencies`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

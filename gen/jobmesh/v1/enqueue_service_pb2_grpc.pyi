@@ -46,7 +46,9 @@ class EnqueueServiceStub:
     content is ALREADY_EXISTS. Without a key, OUTCOME_UNKNOWN means that a retry may create a second job.
     """
     EnqueueBatch: _grpc.UnaryUnaryMultiCallable[_enqueue_service_pb2.EnqueueBatchRequest, _enqueue_service_pb2.EnqueueBatchResponse]
-    """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others."""
+    """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others, but for those that
+    wait for it (`item_dependencies`).
+    """
     EnqueueStream: _grpc.StreamStreamMultiCallable[_enqueue_service_pb2.EnqueueStreamRequest, _enqueue_service_pb2.EnqueueStreamResponse]
     """Stores an open-ended stream of jobs. Acknowledgements come in order; the server stops reading while it is
     behind, so that memory stays flat on both sides.
@@ -146,7 +148,9 @@ class EnqueueServiceAsyncStub(EnqueueServiceStub):
     content is ALREADY_EXISTS. Without a key, OUTCOME_UNKNOWN means that a retry may create a second job.
     """
     EnqueueBatch: _aio.UnaryUnaryMultiCallable[_enqueue_service_pb2.EnqueueBatchRequest, _enqueue_service_pb2.EnqueueBatchResponse]  # type: ignore[assignment]
-    """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others."""
+    """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others, but for those that
+    wait for it (`item_dependencies`).
+    """
     EnqueueStream: _aio.StreamStreamMultiCallable[_enqueue_service_pb2.EnqueueStreamRequest, _enqueue_service_pb2.EnqueueStreamResponse]  # type: ignore[assignment]
     """Stores an open-ended stream of jobs. Acknowledgements come in order; the server stops reading while it is
     behind, so that memory stays flat on both sides.
@@ -255,7 +259,9 @@ class EnqueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _enqueue_service_pb2.EnqueueBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_enqueue_service_pb2.EnqueueBatchResponse, _abc.Awaitable[_enqueue_service_pb2.EnqueueBatchResponse]]:
-        """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others."""
+        """Stores up to 1000 jobs. Answers item by item, in order; one bad item does not hinder the others, but for those that
+        wait for it (`item_dependencies`).
+        """
 
     @_abc_1.abstractmethod
     def EnqueueStream(

@@ -98,6 +98,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND: no such worker is registered. Metadata: `worker_id`."""
     ERROR_REASON_UNIQUE_CONFLICT: _ErrorReason.ValueType  # 33
     """ALREADY_EXISTS: a job that has not ended holds the unique key. Metadata: `job_id` of that one."""
+    ERROR_REASON_PARENT_NOT_STORED: _ErrorReason.ValueType  # 34
+    """FAILED_PRECONDITION: an item of the same message that this one waits for was not stored, so neither was this one.
+    Look at that item's error. Metadata: `item`, its number.
+    """
     ERROR_REASON_ATTACH_REFUSED: _ErrorReason.ValueType  # 40
     """FAILED_PRECONDITION: the worker takes no executors (start it with --attach), or serves one of the types itself."""
 
@@ -185,6 +189,10 @@ ERROR_REASON_WORKER_NOT_FOUND: ErrorReason.ValueType  # 32
 """NOT_FOUND: no such worker is registered. Metadata: `worker_id`."""
 ERROR_REASON_UNIQUE_CONFLICT: ErrorReason.ValueType  # 33
 """ALREADY_EXISTS: a job that has not ended holds the unique key. Metadata: `job_id` of that one."""
+ERROR_REASON_PARENT_NOT_STORED: ErrorReason.ValueType  # 34
+"""FAILED_PRECONDITION: an item of the same message that this one waits for was not stored, so neither was this one.
+Look at that item's error. Metadata: `item`, its number.
+"""
 ERROR_REASON_ATTACH_REFUSED: ErrorReason.ValueType  # 40
 """FAILED_PRECONDITION: the worker takes no executors (start it with --attach), or serves one of the types itself."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

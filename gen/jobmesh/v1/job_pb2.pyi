@@ -372,7 +372,8 @@ class JobSpec(_message.Message):
     def dependencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dependency]:
         """Jobs that must end before this one may start; until then it is BLOCKED. At most 100, each named once. They may
         have ended already. One that does not exist in the namespace is NOT_FOUND, and nothing is stored. Only jobs that
-        are stored can be named, so there are no cycles. Not in the template of a schedule.
+        are stored can be named, so there are no cycles. Jobs of one batch name each other in `item_dependencies` of
+        EnqueueItem. Not in the template of a schedule.
         """
 
     def __init__(

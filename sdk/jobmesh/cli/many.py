@@ -85,9 +85,12 @@ class Tally:
 
 
 def jobs_of(
-    lines: Iterable[bytes], type: str, options: EnqueueOptions, tally: Tally
+    lines: Iterable[bytes], type: str, options: EnqueueOptions, tally: Tally, chain: bool = False
 ) -> Iterator[NewJob]:
-    """A job per line that is not empty; a line that is no JSON is told and left out."""
+    """A job per line that is not empty; a line that is no JSON is told and left out.
+
+    In a chain, each waits for the one before.
+    """
     from jobmesh.options import NewJob
 
     for number, line in enumerate(lines, 1):
@@ -100,18 +103,25 @@ def jobs_of(
             tally.refused(number, f"not JSON ({error.message.rpartition(': ')[2]})")
             continue
         tally.lines.append(number)
-        yield NewJob(type, content, **options)
+        yield (new := NewJob(type, content, **options))
+        if chain:
+            options["after"] = new
 
 
 async def submit_lines(
-    client: AsyncClient, screen: Screen, type: str, path: str, options: EnqueueOptions
+    client: AsyncClient,
+    screen: Screen,
+    type: str,
+    path: str,
+    options: EnqueueOptions,
+    chain: bool = False,
 ) -> None:
     """Submits them all; prints the ids in the order of the lines."""
     tally = Tally(screen)
     options["content_type"] = JSON_TYPE
     with opened(path) as file, screen.err.status(tally) if screen.is_live else nullcontext():
         async with client:
-            async for ack in client.enqueue_stream(jobs_of(file, type, options, tally)):
+            async for ack in client.enqueue_stream(jobs_of(file, type, options, tally, chain)):
                 tally.acked(ack)
     sys.stdout.flush()
     if not screen.as_json:

@@ -58,6 +58,9 @@ def submit(
         str | None,
         typer.Option(metavar="FILE|-", help="Not one job: one per line of a file of JSON lines."),
     ] = None,
+    chain: Annotated[
+        bool, typer.Option("--chain", help="Of --inputs-from: each waits for the one before.")
+    ] = False,
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="When it is due: ISO time or 'in 5m'.")
     ] = None,
@@ -126,6 +129,8 @@ def submit(
         raise ValueError("--tz is the zone of --cron")
     if inputs_from is not None and (input or recurs or wait or wait_timeout or key or unique):
         raise ValueError("--inputs-from goes without --input, --every, --cron, --wait, and keys")
+    if chain and inputs_from is None:
+        raise ValueError("--chain is about the jobs of --inputs-from")
     given = read_input(input)
     options = cast("EnqueueOptions", job_options(said))
     options["content_type"] = given.content_type
@@ -141,7 +146,7 @@ def submit(
     options["delay"] = delay
     options["after"] = parse_after(after)
     if inputs_from is not None:
-        connect.run(submit_lines(client, screen, type, inputs_from, options))
+        connect.run(submit_lines(client, screen, type, inputs_from, options, chain))
         return
     options["idempotency_key"], options["unique"] = key, parse_unique(unique)
     patience = Patience(

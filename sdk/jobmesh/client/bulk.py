@@ -8,10 +8,27 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jobmesh.client.caller import pauses
+from jobmesh.client.chains import (
+    LONGEST_CHAIN,
+    Waits,
+    depth_in,
+    lost_parent,
+    note_place,
+    parents_of,
+    tie,
+)
 from jobmesh.client.session import Session
 from jobmesh.client.status import from_item
 from jobmesh.client.stream import JobStream
-from jobmesh.client.submission import MAX_BATCH_ITEMS, Ack, Batch, Key, Submission, to_spec
+from jobmesh.client.submission import (
+    MAX_BATCH_ITEMS,
+    ON_FAILURE,
+    Ack,
+    Batch,
+    Key,
+    Submission,
+    to_spec,
+)
 from jobmesh.errors import CallError, InputError
 from jobmesh.options import NewJob
 from jobmesh.v1.enqueue_service_pb2 import EnqueueBatchRequest, EnqueueItem, EnqueueResult
@@ -26,8 +43,16 @@ STREAM_AFTER = 2
 class Parcel:
     """A batch, and a place for the ack of each of its jobs; bad ones have theirs already."""
 
+    #: The call it belongs to.
+    call: object
     batch: Batch = field(default_factory=Batch)
     acks: list[Ack] = field(default_factory=list)
+    #: Set when every job has its ack.
+    sent: asyncio.Event = field(default_factory=asyncio.Event)
+    #: How many jobs of the parcel each one has before it in a chain; others have none.
+    depths: dict[int, int] = field(default_factory=dict)
+    #: Some of its jobs wait for others of this call.
+    chained: bool = False
 
 
 class BulkEnqueue:
@@ -67,33 +92,39 @@ class BulkEnqueue:
             await self._stream.close()
 
     async def _parcels(self, jobs: Iterable[NewJob]) -> AsyncIterator[Parcel]:
-        parcel = Parcel()
+        parcel = Parcel(self)
         for new in jobs:
             submission = await self._submission(new)
             if isinstance(submission, Ack):
+                note_place(new, parcel)
                 parcel.acks.append(submission)
             else:
-                submission.index = len(parcel.acks)
-                if not parcel.batch.add(submission):
+                if not _take(parcel, submission):
                     yield parcel
-                    parcel, submission.index = Parcel(), 0
-                    parcel.batch.add(submission)
+                    parcel = Parcel(self)
+                    _take(parcel, submission)
+                note_place(new, parcel)
                 parcel.acks.append(Ack())
             if len(parcel.acks) >= MAX_BATCH_ITEMS:
                 yield parcel
-                parcel = Parcel()
+                parcel = Parcel(self)
         if parcel.acks:
             yield parcel
 
     async def _submission(self, new: NewJob) -> Submission | Ack:
         try:
             payload = await self._session.payload(new, self._namespace)
+            waits = Waits.of(new) if new.after != () else None
+            parents = parents_of(self, waits.fresh, ON_FAILURE) if waits else ()
         except (InputError, CallError) as error:  # one bad item does not hinder the others
             return Ack(error=error)
-        return Submission(0, to_spec(new, payload), Key.of(new.idempotency_key, self._make_keys))
+        spec = to_spec(new, payload, waits.stored if waits else None)
+        return Submission(0, spec, Key.of(new.idempotency_key, self._make_keys), parents)
 
     async def _send(self, parcel: Parcel) -> list[Ack]:
         open_ones = parcel.batch.submissions
+        if parcel.chained:
+            open_ones = await self._unhindered(parcel)
         tries = self._session.caller.attempts
         for pause in pauses():
             tries -= 1
@@ -101,15 +132,33 @@ class BulkEnqueue:
             if not open_ones:
                 break
             await asyncio.sleep(pause)
+        parcel.sent.set()
         return parcel.acks
+
+    async def _unhindered(self, parcel: Parcel) -> list[Submission]:
+        """Those whose parents in earlier parcels were stored, when that is known of all."""
+        ready: list[Submission] = []
+        for submission in parcel.batch.submissions:
+            for parent in submission.parents:
+                if parent.place.parcel is not parcel:
+                    await parent.place.parcel.sent.wait()
+            lost = lost_parent(submission.parents)
+            if lost is None:
+                ready.append(submission)
+            else:
+                parcel.acks[submission.index] = lost
+        return ready
 
     async def _once(
         self, parcel: Parcel, submissions: list[Submission], last: bool
     ) -> list[Submission]:
         """Sends them, notes what is settled, and returns those worth another try."""
         acks: list[Ack]
+        items = [submission.item() for submission in submissions]
+        if parcel.chained:
+            tie(items, submissions, parcel)
         try:
-            results = await self._results([submission.item() for submission in submissions])
+            results = await self._results(items)
         except CallError as error:
             acks = [Ack(error=error)] * len(submissions)
         else:
@@ -130,17 +179,40 @@ class BulkEnqueue:
         return answer.results
 
 
+def _take(parcel: Parcel, submission: Submission) -> bool:
+    """Puts it into the parcel, unless it belongs into the next one."""
+    submission.index = len(parcel.acks)
+    depth = depth_in(parcel, submission.parents) if submission.parents else 0
+    if depth >= LONGEST_CHAIN or not parcel.batch.add(submission):
+        return False
+    if submission.parents:
+        parcel.chained, parcel.depths[submission.index] = True, depth
+    return True
+
+
 def _settle(
     parcel: Parcel, submissions: list[Submission], acks: list[Ack], last: bool
 ) -> list[Submission]:
     again: list[Submission] = []
     for submission, ack in zip(submissions, acks, strict=True):
         error = ack.error
-        if isinstance(error, CallError) and submission.key.may_repeat(error) and not last:
+        if not last and isinstance(error, CallError) and _may_go_again(submission, error, again):
             again.append(submission)
         else:
             parcel.acks[submission.index] = ack
     return again
+
+
+def _may_go_again(submission: Submission, error: CallError, again: Sequence[Submission]) -> bool:
+    """A job whose parent was not stored was not stored either: it shares that one's fate."""
+    if submission.parents:
+        if any(parent.place.ack.error is not None for parent in submission.parents):
+            return False
+        # What its ack does not tell yet of a parent beside it: whether that one goes again.
+        waiting = {one.index for one in again}
+        if any(p.place.index in waiting and not p.place.ack.id for p in submission.parents):
+            return True
+    return submission.key.may_repeat(error)
 
 
 def _ack(result: EnqueueResult) -> Ack:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobmesh.client.chains import Parent
 from jobmesh.client.convert import to_duration, to_retry_policy, to_timestamp
 from jobmesh.client.status import is_transient
 from jobmesh.errors import CallError, JobmeshError
 from jobmesh.handlers import JobFunction
 from jobmesh.options import NewJob
 from jobmesh.retry import Retry
-from jobmesh.ties import Unique, waits_of
+from jobmesh.ties import Unique, Waits, waits_of
 from jobmesh.v1 import job_pb2
 from jobmesh.v1.enqueue_service_pb2 import EnqueueItem
 from jobmesh.v1.job_pb2 import JobSpec
@@ -22,8 +23,10 @@ from jobmesh.v1.payload_pb2 import Payload
 #: The contract's bounds of a batch; the bytes leave room for the message around the items.
 MAX_BATCH_ITEMS = 1000
 MAX_BATCH_BYTES = 4 * 1024 * 1024 - 64 * 1024
+#: An id of 36 characters, a policy, and what is around them.
+DEPENDENCY_BYTES = 50
 
-_ON_FAILURE = {
+ON_FAILURE = {
     "cancel": job_pb2.PARENT_FAILURE_POLICY_CANCEL,
     "run": job_pb2.PARENT_FAILURE_POLICY_RUN,
     "fail": job_pb2.PARENT_FAILURE_POLICY_FAIL,
@@ -111,8 +114,11 @@ def function_of(new: NewJob) -> JobFunction[..., Any] | None:
     return new.type if isinstance(new.type, JobFunction) else None
 
 
-def to_spec(new: NewJob, payload: Payload) -> JobSpec:
-    """The job as the contract says it. What is not said, the decorated function may say."""
+def to_spec(new: NewJob, payload: Payload, after: Waits | None = None) -> JobSpec:
+    """The job as the contract says it. What is not said, the decorated function may say.
+
+    `after` are those of `new.after` that have ids, where some have none yet.
+    """
     if new.at is not None and new.delay is not None:
         raise ValueError("give at or delay, not both")
     is_empty = payload.WhichOneof("content") is None and not payload.content_type
@@ -130,13 +136,13 @@ def to_spec(new: NewJob, payload: Payload) -> JobSpec:
     if new.expire is not None:
         spec.expire_time.CopyFrom(to_timestamp(new.expire, "expire"))
     _apply_policies(spec, new)
-    _apply_ties(spec, new)
+    _apply_ties(spec, new, new.after if after is None else after)
     return spec
 
 
-def _apply_ties(spec: JobSpec, new: NewJob) -> None:
-    for wait in waits_of(new.after):
-        spec.dependencies.add(job_id=wait.job_id, on_failure=_ON_FAILURE[wait.on_failure])
+def _apply_ties(spec: JobSpec, new: NewJob, after: Waits) -> None:
+    for wait in waits_of(after):
+        spec.dependencies.add(job_id=wait.job_id, on_failure=ON_FAILURE[wait.on_failure])
     if new.unique is not None:
         unique = Unique(new.unique) if isinstance(new.unique, str) else new.unique
         spec.unique_key, spec.unique_policy = unique.key, _UNIQUE[unique.policy]
@@ -182,11 +188,12 @@ def _retry(new: NewJob, function: JobFunction[..., Any] | None) -> Retry | None:
 
 @dataclass(slots=True)
 class Submission:
-    """One job of a batch on its way: its place among the acks, and its key."""
+    """One job of a batch on its way: its place among the acks, its key, what it waits for."""
 
     index: int
     spec: JobSpec
     key: Key
+    parents: Sequence[Parent] = ()
 
     def item(self) -> EnqueueItem:
         return EnqueueItem(job=self.spec, idempotency_key=self.key.value)
@@ -202,7 +209,7 @@ class Batch:
     def add(self, submission: Submission) -> bool:
         """Takes it, or says that it belongs into the next batch."""
         # Key, tags and lengths of the item around the spec stay well below this.
-        size = submission.spec.ByteSize() + 300
+        size = submission.spec.ByteSize() + 300 + DEPENDENCY_BYTES * len(submission.parents)
         full = len(self.submissions) >= MAX_BATCH_ITEMS
         if full or (self.submissions and self.size_bytes + size > MAX_BATCH_BYTES):
             return False

@@ -40,6 +40,8 @@ class Parcel(Generic[T]):
 
     items: Sequence[T]
     size: int
+    #: Its items name each other by their numbers: it is a batch by itself.
+    alone: bool = False
 
 
 class Room:
@@ -130,9 +132,13 @@ class Intake(Generic[T, R]):
         items: list[T] = []
         size = 0
         while self._waiting and len(items) + len(self._waiting[0].items) <= BATCH:
+            if items and self._waiting[0].alone:
+                break
             parcel = self._waiting.popleft()
             items += parcel.items
             size += parcel.size
+            if parcel.alone:
+                break
         first, self._next_item = self._next_item, self._next_item + len(items)
         work = asyncio.ensure_future(self._store(first, items))
         assert isinstance(work, asyncio.Task)

@@ -114,12 +114,15 @@ class Desk:
             given.object.CopyFrom(object_to_proto(ref))
 
     async def admit_all(
-        self, namespace: str, items: Sequence[pb.EnqueueItem], first: int = 0
+        self,
+        namespace: str,
+        items: Sequence[pb.EnqueueItem],
+        numbers: Sequence[int] | None = None,
     ) -> Admitted:
         """The jobs that may be stored, and what is wrong with the others, by place.
 
         Each item by itself: what is wrong with one says nothing about the others. Errors name an
-        item by its number, counted from `first`.
+        item by its number, which is its place if nothing is said.
 
         Most items need no I/O and are admitted in place, straight into the message that goes out; a
         task and a copy each would cost more than all the rest of the admission. Those that are like
@@ -131,24 +134,28 @@ class Desk:
         order: list[int] = []
         groups = AlikeItems(self.familiar, self.inputs.is_large)
         trace = self.tracing.current_traceparent()
-        for number, item in enumerate(items):
+        numbers = range(len(items)) if numbers is None else numbers
+        for place, item in enumerate(items):
             shape = shape_of(item)
-            if groups.take(shape, item, number):
+            if groups.take(shape, item, place):
                 continue
             if not self._is_settled(item.job):
-                waiting[number] = request.jobs.add()
-            elif (error := self._check_in_place(shape, first + number, item)) is not None:
-                errors[number] = error
+                waiting[place] = request.jobs.add()
+            elif (error := self._check_in_place(shape, numbers[place], item)) is not None:
+                errors[place] = error
                 continue
-            elif groups.begin(shape, item, number):
+            elif groups.begin(shape, item, place):
                 continue
             else:
                 into = request.jobs.add()
                 convert.fill_new_job(into, namespace, item.job, item.idempotency_key, trace)
                 self._default(into.spec)
-            order.append(number)
+            order.append(place)
         await asyncio.gather(
-            *(self._admit_slowly(namespace, first, n, items[n], waiting, errors) for n in waiting)
+            *(
+                self._admit_slowly(namespace, numbers[at], at, items[at], waiting, errors)
+                for at in waiting
+            )
         )
         for place in reversed(range(len(order))):
             if order[place] in errors:
@@ -172,7 +179,7 @@ class Desk:
         try:
             convert.check_spec(spec, self.clock.now())
         except InvalidField as error:
-            raise _within(path, error) from None
+            raise within(path, error) from None
         job = convert.new_job(namespace, spec, key, self.tracing.current_traceparent())
         self._default(job.spec)
         return job
@@ -193,7 +200,7 @@ class Desk:
         try:
             convert.check_spec(item.job, self.clock.now())
         except InvalidField as error:
-            return _within(f"items[{number}].job", error)
+            return within(f"items[{number}].job", error)
         except MeshError as error:
             return error
         self.familiar.learn(shape, item)
@@ -202,13 +209,12 @@ class Desk:
     async def _admit_slowly(
         self,
         namespace: str,
-        first: int,
+        number: int,
         place: int,
         item: pb.EnqueueItem,
         waiting: Mapping[int, convert.NewJob],
         errors: dict[int, MeshError],
     ) -> None:
-        number = first + place
         if violations := self.rules.violations(item, f"items[{number}]"):
             errors[place] = InvalidField.of(violations)
             return
@@ -220,7 +226,7 @@ class Desk:
             errors[place] = error
 
 
-def _within(prefix: str, error: InvalidField) -> InvalidField:
+def within(prefix: str, error: InvalidField) -> InvalidField:
     return InvalidField.of(
         FieldViolation(f"{prefix}.{v.field}", v.description, v.rule) for v in error.violations
     )

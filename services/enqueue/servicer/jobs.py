@@ -12,6 +12,7 @@ from jobmesh.v1 import job_pb2, orchestrator_service_pb2
 from services.enqueue import convert
 from services.enqueue.app.watch import Delivery
 from services.enqueue.domain.tokens import page_token, read_job_page_token
+from services.enqueue.servicer.chains import Settled, is_chained, store_chained
 from services.enqueue.servicer.desk import Context, Desk
 from services.mesh.rpc.items import from_item_error
 from services.mesh.wire.values import timedelta_of
@@ -46,11 +47,14 @@ class JobCalls:
     ) -> pb.EnqueueBatchResponse:
         namespace = convert.namespace_of(request.namespace)
         with self._desk.gate.admitted(namespace, len(request.items), request.ByteSize()):
-            admitted = await self._desk.admit_all(namespace, request.items)
-            stored = await self._desk.put(admitted.request) if admitted.order else ()
+            if is_chained(request.items):
+                settled = await store_chained(self._desk, self._desk.put, namespace, request.items)
+            else:
+                admitted = await self._desk.admit_all(namespace, request.items)
+                stored = await self._desk.put(admitted.request) if admitted.order else ()
+                settled = Settled(stored, admitted.order, admitted.errors)
         response = pb.EnqueueBatchResponse()
-        count = len(request.items)
-        convert.fill_results(response.results, count, stored, admitted.order, admitted.errors)
+        convert.fill_results(response.results, len(request.items), *settled)
         return response
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:

@@ -11,8 +11,9 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 
 from services.enqueue import convert
 from services.enqueue.app.stream import Intake, Parcel
+from services.enqueue.servicer.chains import is_chained, store_all, store_chained
 from services.enqueue.servicer.desk import Context, Desk, PutJobsRequest
-from services.mesh.errors import InvalidField, MeshError, Overloaded
+from services.mesh.errors import InvalidField, Overloaded
 
 
 class StreamCalls:
@@ -40,15 +41,11 @@ async def store_items(
     an Orchestrator has no room for, which is certainly not stored, waits until it has.
     """
     await desk.gate.paced(namespace, len(items))
-    admitted = await desk.admit_all(namespace, items, first)
-    stored: Sequence[convert.Submitted] = ()
-    errors = admitted.errors
-    try:
-        stored = await _put_patiently(desk, admitted.request) if admitted.order else ()
-    except MeshError as error:
-        errors = dict.fromkeys(range(len(items)), error) | errors
+    store = store_chained if is_chained(items) else store_all
+    numbers = range(first, first + len(items))
+    settled = await store(desk, partial(_put_patiently, desk), namespace, items, numbers)
     response = pb.EnqueueStreamResponse(first_item=first)
-    convert.fill_results(response.results, len(items), stored, admitted.order, errors)
+    convert.fill_results(response.results, len(items), *settled)
     return response
 
 
@@ -63,8 +60,12 @@ async def _put_patiently(desk: Desk, jobs: PutJobsRequest) -> Sequence[convert.S
 async def _parcels(
     first: pb.EnqueueStreamRequest, rest: AsyncIterator[pb.EnqueueStreamRequest]
 ) -> AsyncIterator[Parcel[pb.EnqueueItem]]:
-    yield Parcel(first.items, first.ByteSize())
+    yield _parcel(first)
     async for request in rest:
         if request.namespace:
             raise InvalidField("namespace", "only the first message of a stream may name it")
-        yield Parcel(request.items, request.ByteSize())
+        yield _parcel(request)
+
+
+def _parcel(request: pb.EnqueueStreamRequest) -> Parcel[pb.EnqueueItem]:
+    return Parcel(request.items, request.ByteSize(), alone=is_chained(request.items))

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -39,6 +39,7 @@ from services.mesh.errors import (
     IdempotencyConflict,
     JobNotFound,
     MeshError,
+    ParentNotStored,
     ResumeTokenExpired,
     SlowConsumer,
     UnknownType,
@@ -182,7 +183,7 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
     ) -> pb.EnqueueBatchResponse:
         fault = await self._begin("EnqueueBatch", request, context)
         namespace = request.namespace or "default"
-        results = [self._store_item(namespace, item) for item in request.items]
+        results = self._store_items(namespace, request.items)
         await self._end(fault, context)
         return pb.EnqueueBatchResponse(results=results)
 
@@ -198,10 +199,26 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
             if self.drains:
                 self.drains -= 1
                 return
-            results = [self._store_item(namespace, item) for item in request.items]
+            results = self._store_items(namespace, request.items)
             await self._end(fault, context)
             yield pb.EnqueueStreamResponse(first_item=count, results=results)
             count += len(results)
+
+    def _store_items(
+        self, namespace: str, items: Sequence[pb.EnqueueItem]
+    ) -> list[pb.EnqueueResult]:
+        results: list[pb.EnqueueResult] = []
+        for item in items:
+            named = [parent.item for parent in item.item_dependencies]
+            lost = next((place for place in named if not results[place].job_id), None)
+            for parent in item.item_dependencies:
+                job_id = results[parent.item].job_id
+                item.job.dependencies.add(job_id=job_id, on_failure=parent.on_failure)
+            if lost is None:
+                results.append(self._store_item(namespace, item))
+            else:
+                results.append(_item_error(ParentNotStored(lost)))
+        return results
 
     def _store_item(self, namespace: str, item: pb.EnqueueItem) -> pb.EnqueueResult:
         planned = self.faults["item"].pop(0) if self.faults["item"] else None

@@ -67,3 +67,11 @@ async def test_watch_by_filter_shows_what_lives_and_what_happens(
     assert ran.code == 1
     ran = await run("watch", "--type", "echo")
     assert f"{job_id}  echo  SCHEDULED" in ran.out
+
+
+async def test_lines_may_be_a_chain(run: Run, mesh: MemoryMesh) -> None:
+    ran = await run("submit", "echo", "--inputs-from", "-", "--chain", stdin="1\n\n2\nno\n3\n")
+    ids = ran.out.split()
+    parents = [[one.job_id for one in mesh.records[i].job.spec.dependencies] for i in ids]
+    assert parents == [[], [ids[0]], [ids[1]]]
+    assert (await run("submit", "echo", "--chain")).code == 2
