@@ -16,7 +16,10 @@ from jobmesh.cli.options import (
     JobId,
     Labels,
     Namespace,
+    Since,
+    Until,
     parse_labels,
+    parse_past,
 )
 from jobmesh.cli.screen import Screen
 from jobmesh.times import instant
@@ -60,12 +63,14 @@ def count(
     state: States = None,
     type: Types = None,
     label: Labels = None,
+    since: Since = None,
+    until: Until = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
     address: Address = None,
     json: AsJson = False,
 ) -> None:
     """Count jobs by state."""
-    chosen = _choice(state, type, label)
+    chosen = choice(state, type, label, since, until)
 
     async def run() -> dict[Any, int]:
         async with connect.client(address, namespace) as client:
@@ -86,6 +91,8 @@ def cancel(
     state: States = None,
     type: Types = None,
     label: Labels = None,
+    since: Since = None,
+    until: Until = None,
     reason: Annotated[str, typer.Option(help="Why; kept with the event.")] = "",
     dry_run: DryRun = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
@@ -93,7 +100,7 @@ def cancel(
     json: AsJson = False,
 ) -> None:
     """Cancel a job (exit code 1 if it had ended before), or all that match."""
-    chosen = _choice(state, type, label)
+    chosen = choice(state, type, label, since, until)
     _check_either(id, chosen, dry_run)
     client, screen = connect.client(address, namespace), Screen(json)
     if id is not None:
@@ -124,13 +131,15 @@ def retry(
     state: States = None,
     type: Types = None,
     label: Labels = None,
+    since: Since = None,
+    until: Until = None,
     dry_run: DryRun = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     address: Address = None,
     json: AsJson = False,
 ) -> None:
     """Start a job that ended without success over, as a new job; or all that match."""
-    chosen = _choice(state, type, label)
+    chosen = choice(state, type, label, since, until)
     _check_either(id, chosen, dry_run)
     client, screen = connect.client(address, namespace), Screen(json)
     if id is not None:
@@ -191,10 +200,21 @@ def update(
     connect.run(run(Screen(json)))
 
 
-def _choice(
-    states: list[str] | None, types: list[str] | None, labels: list[str] | None
+def choice(
+    states: list[str] | None,
+    types: list[str] | None,
+    labels: list[str] | None,
+    since: str | None,
+    until: str | None,
 ) -> dict[str, Any]:
-    return {"states": states or [], "types": types or [], "labels": parse_labels(labels)}
+    """Which jobs, as the client takes it."""
+    return {
+        "states": states or [],
+        "types": types or [],
+        "labels": parse_labels(labels),
+        "since": parse_past(since),
+        "until": parse_past(until),
+    }
 
 
 def _check_either(job_id: str | None, chosen: dict[str, Any], dry_run: bool) -> None:

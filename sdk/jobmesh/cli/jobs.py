@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from jobmesh.cli import connect, render
+from jobmesh.cli.changes import choice
 from jobmesh.cli.failures import FAILED, CommandError
 from jobmesh.cli.follow import follow, follow_all
 from jobmesh.cli.options import (
@@ -18,6 +19,8 @@ from jobmesh.cli.options import (
     JobId,
     Labels,
     Namespace,
+    Since,
+    Until,
     parse_labels,
 )
 from jobmesh.cli.screen import Screen, columns
@@ -57,34 +60,28 @@ def list_(
         list[str] | None, typer.Option("--type", "-t", help="Only this type; may be repeated.")
     ] = None,
     label: Labels = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
     namespace: Namespace = DEFAULT_NAMESPACE,
     address: Address = None,
     json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    labels = parse_labels(label)
-    connect.run(
-        _list(
-            connect.client(address, namespace), Screen(json), state or [], type or [], labels, limit
-        )
-    )
+    chosen = choice(state, type, label, since, until)
+    connect.run(_list(connect.client(address, namespace), Screen(json), chosen, limit))
 
 
 async def _list(
     client: AsyncClient,
     screen: Screen,
-    states: list[str],
-    types: list[str],
-    labels: dict[str, str],
+    chosen: dict[str, Any],
     limit: int,
 ) -> None:
     jobs: list[Job] = []
     missing: set[str] = set()
     async with client:
-        async for page in client.pages(
-            states=states, types=types, labels=labels, page_size=min(limit, 200)
-        ):
+        async for page in client.pages(**chosen, page_size=min(limit, 200)):
             jobs += page.jobs[: limit - len(jobs)]
             missing.update(page.missing_shards)
             if len(jobs) >= limit:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from jobmesh.times import instant, seconds
 
 DEFAULT_NAMESPACE = "default"
 
@@ -87,3 +90,23 @@ def parse_labels(given: list[str] | None) -> dict[str, str]:
             raise ValueError(f"--label: {text!r} is not KEY=VALUE")
         labels[key] = value
     return labels
+
+
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME|SPAN", help="Stored at or after this time, or so long ago."),
+]
+Until = Annotated[
+    str | None, typer.Option(metavar="TIME|SPAN", help="Stored before this time, or so long ago.")
+]
+
+
+def parse_past(text: str | None) -> datetime | None:
+    """A time, or a span that ends now: `2026-12-24T18:00`, `2h`."""
+    if text is None:
+        return None
+    now = datetime.now(UTC)
+    try:
+        return now - timedelta(seconds=seconds(text))
+    except ValueError:
+        return instant(text, now)

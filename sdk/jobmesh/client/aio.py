@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -172,13 +173,15 @@ class AsyncClient(JobChanges, TypeCalls):
         types: Iterable[str] = (),
         labels: Mapping[str, str] | None = None,
         schedule: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
         namespace: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncIterator[JobPage]:
         """Jobs, newest first, page by page."""
         request = pb.ListJobsRequest(
             namespace=self._session.namespace(namespace),
-            filter=to_filter(states, types, labels, schedule),
+            filter=to_filter(states, types, labels, schedule, since, until),
             page_size=page_size,
         )
         while True:
@@ -195,6 +198,8 @@ class AsyncClient(JobChanges, TypeCalls):
         types: Iterable[str] = (),
         labels: Mapping[str, str] | None = None,
         schedule: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
         namespace: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Job]:
@@ -205,6 +210,8 @@ class AsyncClient(JobChanges, TypeCalls):
             types=types,
             labels=labels,
             schedule=schedule,
+            since=since,
+            until=until,
             namespace=namespace,
             page_size=min(PAGE_SIZE, limit or PAGE_SIZE),
         ):

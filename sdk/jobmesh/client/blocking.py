@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -246,6 +247,8 @@ class Client(BlockingChanges, BlockingTypes):
         types: Iterable[str] = (),
         labels: Mapping[str, str] | None = None,
         schedule: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
         namespace: str | None = None,
         limit: int | None = None,
     ) -> Iterator[Job]:
@@ -256,6 +259,8 @@ class Client(BlockingChanges, BlockingTypes):
                 types=types,
                 labels=labels,
                 schedule=schedule,
+                since=since,
+                until=until,
                 namespace=namespace,
                 limit=limit,
             )

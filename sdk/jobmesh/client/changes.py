@@ -26,6 +26,9 @@ class Choice(TypedDict, total=False):
     types: Iterable[str]
     labels: Mapping[str, str] | None
     schedule: str
+    #: Stored at or after this time, and before that one.
+    since: datetime | None
+    until: datetime | None
 
 
 class JobChanges:

@@ -225,12 +225,17 @@ def to_filter(
     types: Iterable[str] = (),
     labels: Mapping[str, str] | None = None,
     schedule: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> job_pb2.JobFilter:
+    """Jobs that meet every condition; `since` and `until` bound when they were stored."""
     return job_pb2.JobFilter(
         states=[to_state_number(state) for state in states],
         types=list(types),
         labels=dict(labels or {}),
         schedule=schedule,
+        create_time_from=None if since is None else to_timestamp(since, "since"),
+        create_time_until=None if until is None else to_timestamp(until, "until"),
     )
 
 

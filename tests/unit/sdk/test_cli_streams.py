@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from jobmesh.v1 import job_pb2
+
 from tests.unit.sdk.memory_mesh import MemoryMesh
 from tests.unit.sdk.test_cli import Run, run  # noqa: F401 - the fixture
 
@@ -75,3 +77,14 @@ async def test_lines_may_be_a_chain(run: Run, mesh: MemoryMesh) -> None:
     parents = [[one.job_id for one in mesh.records[i].job.spec.dependencies] for i in ids]
     assert parents == [[], [ids[0]], [ids[1]]]
     assert (await run("submit", "echo", "--chain")).code == 2
+
+
+async def test_jobs_are_listed_counted_and_cancelled_by_time(run: Run, mesh: MemoryMesh) -> None:
+    old, new = (mesh.put(job_pb2.JobSpec(type="echo")) for _ in range(2))
+    old.create_time.FromSeconds(old.create_time.seconds - 7200)
+    assert (await run("list", "--since", "1h", "--json")).out.count(new.id) == 1
+    assert old.id not in (await run("list", "--since", "1h", "--json")).out
+    earlier = await run("list", "--until", "1h", "--json")
+    assert (old.id in earlier.out, new.id in earlier.out) == (True, False)
+    assert (await run("list", "--since", "2020-01-01", "--until", "2020-01-02")).out == ""
+    assert (await run("list", "--since", "yesterday")).code == 2
