@@ -93,7 +93,7 @@ class Caller:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.stored = 0
+        self.stored = self.scheduled = 0
         self.codes: dict[Code, int] = {}
 
     async def send(self, method: MethodDescriptor, request: Message) -> None:
@@ -135,6 +135,13 @@ class Caller:
             self.stored += 1
         elif isinstance(response, pb.EnqueueBatchResponse | pb.EnqueueStreamResponse):
             self.stored += sum(result.HasField("job_id") for result in response.results)
+            # The call itself answers OK: what is wrong stands with the items.
+            for error in (result.error for result in response.results if result.HasField("error")):
+                assert error.code not in (Code.INTERNAL, Code.UNKNOWN), error
+                assert error.reason, error
+                self.codes[Code(error.code)] = self.codes.get(Code(error.code), 0) + 1
+        elif isinstance(response, pb.CreateScheduleResponse):
+            self.scheduled += 1
 
 
 async def _once(request: Message) -> AsyncIterator[Message]:
@@ -152,7 +159,7 @@ async def test_garbage_is_refused_with_a_reason_and_stores_nothing(desk: Desk, p
 async def throw_garbage(desk: Desk, name: str) -> None:
     job = (await desk.enqueue(delay={"seconds": 3600})).job
     known = [job.id, "default", "priority", "labels", "schedule_time", "echo"]
-    before = len(await jobs_of(desk, known))
+    before, schedules = len(await jobs_of(desk, known)), await schedules_of(desk, known)
     method, caller, loop = METHODS[name], Caller(desk), asyncio.get_running_loop()
 
     # The same garbage in every run: what CI says must not depend on chance.
@@ -171,6 +178,7 @@ async def throw_garbage(desk: Desk, name: str) -> None:
     print(name, {code.name: count for code, count in caller.codes.items()})
     assert name in LENIENT or caller.codes.get(Code.INVALID_ARGUMENT, 0) > 0
     assert name in MAKERS or not caller.stored
+    assert await schedules_of(desk, known) == schedules + caller.scheduled
     jobs = await jobs_of(desk, known)
     assert len(jobs) == before + caller.stored
     assert jobs[job.id].state == job_pb2.JOB_STATE_SCHEDULED or name == "CancelJob"
@@ -183,3 +191,12 @@ async def jobs_of(desk: Desk, namespaces: list[str]) -> dict[str, job_pb2.Job]:
         with suppress(InvalidField):  # some are no names of namespaces
             jobs |= {job.id: job for job in (await desk.stub.ListJobs(request)).jobs}
     return jobs
+
+
+async def schedules_of(desk: Desk, namespaces: list[str]) -> int:
+    count = 0
+    for namespace in namespaces:
+        request = pb.ListSchedulesRequest(namespace=namespace, page_size=1000)
+        with suppress(InvalidField):
+            count += len((await desk.stub.ListSchedules(request)).schedules)
+    return count
