@@ -10,7 +10,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,7 @@ from jobmesh.cli.steps import StepView
 from jobmesh.times import human, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from localmesh.plan import Plan
     from localmesh.settings import MeshSettings
@@ -125,7 +125,7 @@ def down(
 
 
 def status(home: Home = None, json: AsJson = False) -> None:
-    """Show every process of the mesh. Exit code 3 if one is not ready."""
+    """Show every process, shard and pool of the mesh. Exit code 3 if a process is not ready."""
     from localmesh.status import status as look
 
     screen = Screen(json)
@@ -139,8 +139,48 @@ def status(home: Home = None, json: AsJson = False) -> None:
     else:
         headings = ("NAME", "KIND", "STATE", "PID", "ADDRESS", "CPU", "MEMORY", "UP")
         screen.table(headings, map(_status_row, rows))
+    _show_inside(screen, folder)
     if not all(row.ready for row in rows):
         raise typer.Exit(UNAVAILABLE)
+
+
+def _show_inside(screen: Screen, folder: Path) -> None:
+    """The shards and the pools, as far as their services answer."""
+    from localmesh.mesh import LocalMesh
+
+    from jobmesh.errors import JobmeshError
+
+    plan = LocalMesh.saved(folder).plan
+    for kind, service, look, headings, row_of in (
+        ("shard", "orchestrator", _shards, render.SHARD_COLUMNS, render.shard_row),
+        ("pool", "scaler", _pools, render.POOL_COLUMNS, render.pool_row),
+    ):
+        try:
+            found = connect.run(look(plan.targets(service)[0]))
+        except JobmeshError as error:
+            screen.note(f"{kind}s: {error}")
+            continue
+        if screen.as_json:
+            for one in found:
+                screen.line({"kind": kind, **screen.as_dict(one)})
+        elif found:
+            screen.text("")
+            screen.table(headings, map(row_of, found))
+
+
+async def _shards(address: str) -> Sequence[Any]:
+    from jobmesh.client.caller import Caller
+    from jobmesh.client.operators import topology
+
+    return list((await topology(Caller(address, attempts=1))).shards)
+
+
+async def _pools(address: str) -> Sequence[Any]:
+    from jobmesh.client.caller import Caller
+    from jobmesh.client.operators import Pools
+
+    async with Pools(Caller(address, attempts=1)) as pools:
+        return [pool async for pool in pools.list()]
 
 
 def _condition(row: Row) -> str:

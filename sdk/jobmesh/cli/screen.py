@@ -61,9 +61,14 @@ class Screen:
 
     def message(self, message: Message) -> None:
         """One message as one line of canonical protobuf JSON."""
+        self.line(self.as_dict(message))
+
+    @staticmethod
+    def as_dict(message: Message) -> dict[str, Any]:
+        """A message as canonical protobuf JSON has it."""
         from google.protobuf.json_format import MessageToDict
 
-        self.line(MessageToDict(message))
+        return MessageToDict(message)
 
     def line(self, value: Mapping[str, Any]) -> None:
         """One JSON object on one line, at once."""
