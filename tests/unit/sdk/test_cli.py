@@ -302,7 +302,7 @@ async def test_pools_shards_and_types_are_shown(run: Run) -> None:
         "type": "echo",
         "maxWorkers": 2,
         "emptyFor": "5s",
-        "process": {"app": "jobmesh.examples"},
+        "process": {"app": "jobmesh.examples", "directory": str(Path.cwd())},
     }
     assert "0..2" in (await run("pool", "list")).out
     assert (await run("pool", "watch", "--json")).lines[0]["pool"]["spec"]["type"] == "echo"
