@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobmesh.client.caller import Caller
+from jobmesh.client.operators import drain_worker
 from jobmesh.v1 import worker_service_pb2 as pb
 
 from services.mesh.errors import AttemptNotFound
@@ -111,6 +113,15 @@ async def test_drain_by_rpc_ends_the_process(rig: Rig) -> None:
         request.timeout.FromMilliseconds(300)
         assert (await stub.Drain(request)).running == 1
         assert (await stub.Describe(pb.WorkerServiceDescribeRequest())).draining
+    assert await rig.ended() == 0
+    assert rig.orchestrator.kinds(job) == ["started", "handed_back"]
+
+
+async def test_an_operator_drains_a_worker_by_its_address(rig: Rig) -> None:
+    job = new_job()
+    await rig.scheduler.dispatch("waits", dispatch(job))
+    await rig.orchestrator.reported(job, "started")
+    assert await drain_worker(Caller((await rig.info()).address), grace=0.3) == 1
     assert await rig.ended() == 0
     assert rig.orchestrator.kinds(job) == ["started", "handed_back"]
 

@@ -11,6 +11,7 @@ TOOLS = (
     "tests.bench",
     "tests.bench.capacity",
     "tests.bench.growth",
+    "tests.bench.overload",
     "tests.bench.peers",
     "tests.bench.timing",
     "tests.chaos",

@@ -6,7 +6,7 @@ import typer
 
 from jobmesh.cli import changes, doctor, jobs, local, logs, submit
 from jobmesh.cli.failures import MeshGroup
-from jobmesh.cli.operators import pool_app, shard_app
+from jobmesh.cli.operators import drain, pool_app, shard_app
 from jobmesh.cli.schedules import schedule_app
 from jobmesh.cli.types import type_app
 
@@ -40,6 +40,7 @@ app.command(rich_help_panel=JOBS)(changes.cancel)
 app.command(rich_help_panel=JOBS)(changes.retry)
 app.command(rich_help_panel=JOBS)(changes.update)
 app.command(rich_help_panel=OPERATIONS)(doctor.doctor)
+app.command(rich_help_panel=OPERATIONS)(drain)
 app.add_typer(schedule_app, name="schedule", rich_help_panel=OPERATIONS)
 app.add_typer(pool_app, name="pool", rich_help_panel=OPERATIONS)
 app.add_typer(shard_app, name="shard", rich_help_panel=OPERATIONS)

@@ -30,7 +30,16 @@ ConcurrencyKey = Annotated[
 NOTHING = "none"
 
 _SPANS = ("timeout", "start_timeout", "progress_timeout", "total_timeout")
-_RETRY = ("retries", "backoff", "retry_delay", "retry_on", "no_retry_on")
+_RETRY = (
+    "retries",
+    "backoff",
+    "retry_delay",
+    "retry_waits",
+    "retry_jitter",
+    "retry_window",
+    "retry_on",
+    "no_retry_on",
+)
 
 
 def job_options(said: dict[str, Any]) -> dict[str, Any]:

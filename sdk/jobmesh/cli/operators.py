@@ -135,6 +135,36 @@ def _show_pools(screen: Screen, pools: Sequence[Pool]) -> None:
         screen.table(render.POOL_COLUMNS, map(render.pool_row, pools))
 
 
+# --- workers
+
+
+def drain(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the worker answers.")],
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPAN",
+            help="How long running jobs may finish; then they are handed back, at no cost.",
+            show_default="as the worker is set",
+        ),
+    ] = None,
+) -> None:
+    """Drain a worker: it takes no more work, finishes or hands back what it has, and ends.
+
+    The address is what its --listen says; a worker that took any free port says it in its log.
+    """
+
+    async def run() -> int:
+        from jobmesh.client.caller import Caller
+        from jobmesh.client.operators import drain_worker
+
+        span = None if grace is None else seconds(grace)
+        return await drain_worker(Caller(address, attempts=connect.ATTEMPTS), span)
+
+    running = connect.run(run())
+    Screen().note(f"{address} drains; {running} running")
+
+
 # --- shards
 
 

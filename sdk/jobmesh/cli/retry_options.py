@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,18 @@ FirstWait = Annotated[
     str | None,
     typer.Option(metavar="SPAN", help="The first wait before a retry.", show_default="1s"),
 ]
+Waits = Annotated[
+    str | None,
+    typer.Option(metavar="SPAN,SPAN,…", help="Exactly these waits; instead of --retries."),
+]
+Jitter = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Part of each wait drawn at random.", show_default="0.1"),
+]
+Window = Annotated[
+    str | None,
+    typer.Option(metavar="SPAN", help="No attempt starts later than this after it was due."),
+]
 RetryOn = Annotated[
     list[str] | None,
     typer.Option(metavar="TYPE|CODE", help="Try again only after this failure; may be repeated."),
@@ -41,18 +54,37 @@ def parse_retry(
     retries: int | None,
     backoff: Backoff | None,
     delay: str | None,
+    waits: str | None,
+    jitter: float | None,
+    window: str | None,
     only_on: list[str] | None,
     never_on: list[str] | None,
 ) -> Retry | None:
     """The policy that the flags describe; None when they say nothing, so that the type's holds."""
-    if not retries:
-        if backoff or delay or only_on or never_on:
-            raise ValueError("--backoff, --retry-delay, --retry-on, --no-retry-on: give --retries")
+    if waits and (retries is not None or backoff or delay):
+        raise ValueError("--retry-waits says all: leave out --retries, --backoff, --retry-delay")
+    if not retries and not waits:
+        if backoff or delay or only_on or never_on or window or jitter is not None:
+            raise ValueError(
+                "--backoff, --retry-delay, --retry-jitter, --retry-window, --retry-on, "
+                "--no-retry-on: give --retries or --retry-waits"
+            )
         return None if retries is None else _none()
+    retry = _listed(waits) if waits else _shape((retries or 0) + 1, backoff, delay or "1s")
+    if jitter is not None:
+        retry = replace(retry, jitter=jitter)
+    if window:
+        retry = retry.within(window)
     types, codes = _types_and_codes(only_on)
-    retry = _shape(retries + 1, backoff, delay or "1s").only_on(*types).only_on_exit(*codes)
+    retry = retry.only_on(*types).only_on_exit(*codes)
     types, codes = _types_and_codes(never_on)
     return retry.except_on(*types).except_on_exit(*codes)
+
+
+def _listed(waits: str) -> Retry:
+    from jobmesh.retry import Retry
+
+    return Retry.waits([span.strip() for span in waits.split(",")])
 
 
 def _none() -> Retry:

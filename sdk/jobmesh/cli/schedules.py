@@ -19,7 +19,16 @@ from jobmesh.cli.options import (
     Labels,
     Namespace,
 )
-from jobmesh.cli.retry_options import FirstWait, Growth, NoRetryOn, Retries, RetryOn
+from jobmesh.cli.retry_options import (
+    FirstWait,
+    Growth,
+    Jitter,
+    NoRetryOn,
+    Retries,
+    RetryOn,
+    Waits,
+    Window,
+)
 from jobmesh.cli.screen import Screen, columns
 from jobmesh.times import instant
 
@@ -64,6 +73,9 @@ def create(
     retries: Retries = None,
     backoff: Growth = None,
     retry_delay: FirstWait = None,
+    retry_waits: Waits = None,
+    retry_jitter: Jitter = None,
+    retry_window: Window = None,
     retry_on: RetryOn = None,
     no_retry_on: NoRetryOn = None,
     timeout: per_job.Timeout = None,
@@ -111,6 +123,9 @@ def update(
     retries: Retries = None,
     backoff: Growth = None,
     retry_delay: FirstWait = None,
+    retry_waits: Waits = None,
+    retry_jitter: Jitter = None,
+    retry_window: Window = None,
     retry_on: RetryOn = None,
     no_retry_on: NoRetryOn = None,
     timeout: per_job.Timeout = None,

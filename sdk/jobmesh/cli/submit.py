@@ -32,9 +32,12 @@ from jobmesh.cli.options import (
 from jobmesh.cli.retry_options import (
     FirstWait,
     Growth,
+    Jitter,
     NoRetryOn,
     Retries,
     RetryOn,
+    Waits,
+    Window,
 )
 from jobmesh.cli.screen import Screen
 from jobmesh.cli.tie_options import AfterJobs, UniqueKey, parse_after, parse_unique
@@ -85,6 +88,9 @@ def submit(
     retries: Retries = None,
     backoff: Growth = None,
     retry_delay: FirstWait = None,
+    retry_waits: Waits = None,
+    retry_jitter: Jitter = None,
+    retry_window: Window = None,
     retry_on: RetryOn = None,
     no_retry_on: NoRetryOn = None,
     priority: Priority = None,

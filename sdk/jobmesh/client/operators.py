@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -12,11 +13,13 @@ from jobmesh.client.caller import Caller
 from jobmesh.v1 import orchestrator_service_pb2 as orchestrator_pb
 from jobmesh.v1 import scaler_service_pb2 as scaler_pb
 from jobmesh.v1 import scheduler_service_pb2 as scheduler_pb
+from jobmesh.v1 import worker_service_pb2 as worker_pb
 from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from jobmesh.v1.pool_pb2 import Pool, PoolSpec
 from jobmesh.v1.scaler_service_pb2_grpc import ScalerServiceStub
 from jobmesh.v1.scheduler_service_pb2_grpc import SchedulerServiceStub
 from jobmesh.v1.topology_pb2 import Topology
+from jobmesh.v1.worker_service_pb2_grpc import WorkerServiceStub
 
 STREAM_SECONDS = 1800.0
 
@@ -89,6 +92,20 @@ async def resume_type(caller: Caller, type: str) -> None:
     request = scheduler_pb.ResumeTypeRequest(type=type)
     try:
         await caller.call(stub.ResumeType, request, repeat=True)
+    finally:
+        await caller.close()
+
+
+async def drain_worker(caller: Caller, grace: float | None = None) -> int:
+    """Has a worker take no more work and end: what runs may finish for `grace` seconds (or for as
+    long as the worker is set to), then it is handed back, at no cost. How many attempts it has.
+    """
+    stub = WorkerServiceStub(caller.channel)
+    request = worker_pb.WorkerServiceDrainRequest()
+    if grace is not None:
+        request.timeout.FromTimedelta(timedelta(seconds=grace))
+    try:
+        return int((await caller.call(stub.Drain, request, repeat=True)).running)
     finally:
         await caller.close()
 

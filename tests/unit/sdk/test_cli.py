@@ -89,6 +89,18 @@ async def test_submit_tells_failures_and_exit_codes_apart(run: Run, mesh: Memory
     assert "give --retries" in ran.err
 
 
+async def test_submit_takes_every_shape_of_retries(run: Run, mesh: MemoryMesh) -> None:
+    waits = ("--retry-waits", "1s, 5s,1m", "--retry-jitter", "0.3", "--retry-window", "1h")
+    assert (await run("submit", "echo", *waits)).code == 0
+    policy = mesh.calls["Enqueue"][0].job.retry_policy
+    assert [delay.ToSeconds() for delay in policy.delays] == [1, 5, 60]
+    assert (policy.max_attempts, round(policy.jitter, 3)) == (4, 0.3)
+    assert policy.retry_window.ToSeconds() == 3600
+    for wrong in (("--retry-jitter", "0.3"), (*waits, "--retries", "2")):
+        refused = await run("submit", "echo", *wrong)
+        assert (refused.code, len(mesh.calls["Enqueue"])) == (2, 1)
+
+
 async def test_submit_and_wait_prints_the_output_and_the_way_there(
     run: Run, mesh: MemoryMesh
 ) -> None:

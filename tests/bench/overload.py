@@ -1,0 +1,203 @@
+"""More work than the mesh can do, and a tenant that submits more than its share.
+
+    python -m tests.bench.overload [--seconds 10]
+
+First the peak: batches from a caller that waits for answers. Then three times that rate, sent
+whether or not answers come: what is stored and ended in that time, how soon the rest is refused and
+whether it is told when to come again, how large the processes grow, and how soon a lone job starts
+as before. Then, on a mesh with quotas, a namespace that sends ten times its own, and what another
+one sees of it. All figures are ratios to the same mesh at rest, in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psycopg
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from jobmesh.v1 import enqueue_service_pb2 as pb
+from jobmesh.v1.enqueue_service_pb2_grpc import EnqueueServiceStub
+from localmesh.harness import RunningMesh, running_mesh
+
+from tests.bench import cpu
+from tests.bench.ground import described, make_pools, percentile, say
+from tests.bench.load import OPTIONS, Load, spec
+
+RESULTS = Path("bench/results/overload.json")
+BATCH = 500
+OVERLOAD = 3.0
+#: A lone job starts as before if that takes no longer than so many times as long.
+AS_BEFORE = 2.0
+QUOTA = 100
+NOISE = 10
+
+
+@dataclass
+class Answers:
+    """What an open loop was answered."""
+
+    stored: int = 0
+    refused: int = 0
+    #: Milliseconds until a refusal was there.
+    refusals: list[float] = field(default_factory=list)
+    #: Refusals that say when to come again.
+    hinted: int = 0
+    others: dict[str, int] = field(default_factory=dict)
+
+    def failed(self, error: grpc.aio.AioRpcError, began: float, jobs: int) -> None:
+        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            name = error.code().name
+            self.others[name] = self.others.get(name, 0) + 1
+            return
+        self.refused += jobs
+        self.refusals.append((time.perf_counter() - began) * 1000)
+        self.hinted += _says_when(error)
+
+
+def _says_when(error: grpc.aio.AioRpcError) -> bool:
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    if status is None:
+        return False
+    return any(detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details)
+
+
+async def sent_openly(
+    stub: EnqueueServiceStub, namespace: str, rate: float, seconds: float, size: int = BATCH
+) -> Answers:
+    """Send batches at a steady rate, whether or not answers come."""
+    answers = Answers()
+    items = [pb.EnqueueItem(job=spec("noop"))] * size
+    request = pb.EnqueueBatchRequest(namespace=namespace, items=items)
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(number * size / rate)
+        began = time.perf_counter()
+        try:
+            answer = await stub.EnqueueBatch(request, timeout=30)
+        except grpc.aio.AioRpcError as error:
+            answers.failed(error, began, size)
+        else:
+            answers.stored += sum(1 for result in answer.results if result.job_id)
+
+    await asyncio.gather(*(one(number) for number in range(round(rate * seconds / size))))
+    return answers
+
+
+async def ended(mesh: RunningMesh) -> int:
+    """Jobs that have succeeded so far, by the rows."""
+    total = 0
+    for dsn in mesh.shard_dsns.values():
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            found = await connection.execute("SELECT count(*) FROM jobs WHERE state = 4")
+            row = await found.fetchone()
+            total += int(row[0]) if row else 0
+    return total
+
+
+async def back_to_normal(load: Load, usual: float) -> float:
+    """Seconds until lone jobs start as quickly as before."""
+    began = time.perf_counter()
+    while percentile(await load.stamped(10, 50), 0.5) > AS_BEFORE * usual:
+        if time.perf_counter() - began > 120:
+            break
+    return time.perf_counter() - began
+
+
+async def overloaded(mesh: RunningMesh, load: Load, seconds: float) -> dict[str, Any]:
+    """Three times the peak, for so long."""
+    usual = percentile(await load.stamped(100, 50), 0.5)
+    run = await load.batches(round(seconds * 2000 / BATCH) * BATCH, BATCH)
+    say(f"peak {run.rate:.0f} jobs/s; a lone job starts in {usual:.1f} ms")
+    before, began = await ended(mesh), time.perf_counter()
+    async with grpc.aio.insecure_channel(mesh.enqueue_target, OPTIONS) as channel:
+        stub = EnqueueServiceStub(channel)
+        answers = await sent_openly(stub, "", OVERLOAD * run.rate, seconds)
+    grown = cpu.read(mesh).rss
+    took = time.perf_counter() - began
+    goodput = (await ended(mesh) - before) / took
+    normal = await back_to_normal(load, usual)
+    return {
+        "peak_jobs_per_s": round(run.rate),
+        "offered_jobs_per_s": round(OVERLOAD * run.rate),
+        "ended_jobs_per_s": round(goodput),
+        "ended_of_peak": round(goodput / run.rate, 2),
+        "stored": answers.stored,
+        "refused": answers.refused,
+        "refusal_p99_ms": _p99(answers.refusals),
+        "refusals_that_say_when": answers.hinted,
+        "refusals": len(answers.refusals),
+        "other_errors": answers.others,
+        "rss_mb": {name: round(value) for name, value in sorted(grown.items())},
+        "normal_after_s": round(normal, 1),
+    }
+
+
+async def noisy(mesh: RunningMesh, load: Load, seconds: float) -> dict[str, Any]:
+    """A lone namespace's submits, without and with a neighbour at ten times its quota."""
+    count = round(50 * seconds)
+    quiet = await load.stamped(count, 50)
+    async with grpc.aio.insecure_channel(mesh.enqueue_target, OPTIONS) as channel:
+        stub = EnqueueServiceStub(channel)
+        loud = asyncio.create_task(sent_openly(stub, "loud", NOISE * QUOTA, seconds, size=10))
+        beside = await load.stamped(count, 50)
+        answers = await loud
+    return {
+        "quota_jobs_per_s": QUOTA,
+        "noise_jobs_per_s": NOISE * QUOTA,
+        "noise_stored_per_s": round(answers.stored / seconds),
+        "start_p99_ms_alone": round(percentile(quiet, 0.99), 1),
+        "start_p99_ms_beside": round(percentile(beside, 0.99), 1),
+        "start_p50_ms_alone": round(percentile(quiet, 0.5), 1),
+        "start_p50_ms_beside": round(percentile(beside, 0.5), 1),
+        "refusal_p99_ms": _p99(answers.refusals),
+    }
+
+
+def _p99(values: Sequence[float]) -> float | None:
+    return round(percentile(values, 0.99), 2) if len(values) > 1 else None
+
+
+Part = Callable[[RunningMesh, Load, float], Awaitable[dict[str, Any]]]
+
+
+async def measured(part: Part, seconds: float, **environment: str) -> dict[str, Any]:
+    """One part, on a mesh of its own."""
+    folder = tempfile.TemporaryDirectory(prefix="jobmesh-overload-")
+    with folder as home, running_mesh(Path(home), environment=environment) as mesh:
+        await make_pools(mesh, 1, ("noop", "stamp"))
+        load = Load(mesh.enqueue_target, mesh.orchestrator_target)
+        try:
+            await load.batches(4 * BATCH, BATCH)
+            found = await part(mesh, load, seconds)
+        finally:
+            await load.close()
+    for name, value in found.items():
+        say(f"{name:28}{value}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.overload")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of overload")
+    given = parser.parse_args()
+    results = described()
+    results["overload"] = asyncio.run(measured(overloaded, given.seconds))
+    quotas = {"JOBMESH_QUOTAS": f"loud={QUOTA}"}
+    results["noisy"] = asyncio.run(measured(noisy, given.seconds, **quotas))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    say(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()
