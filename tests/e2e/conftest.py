@@ -2,9 +2,6 @@
 
 Each is started when the first test asks for it. A test that breaks something in `storm` mends it
 before it ends; nobody breaks anything in `mesh`.
-
-With two xdist workers and `--dist loadgroup` each has one of them: tests mostly wait, so that both
-go on at once, and no mesh is started twice. Tests that start a mesh of their own go with the first.
 """
 
 from __future__ import annotations
@@ -24,19 +21,11 @@ TEST_SECONDS = 120
 TYPES = ("crash", "echo", "flaky", "gated", "nap", "pause", "wordcount")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if here not in item.path.parents:
-            continue
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-        if item.get_closest_marker("timeout") is None:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
-
-
-def _group(item: pytest.Item) -> str:
-    return "storm" if "storm" in getattr(item, "fixturenames", ()) else "mesh"
 
 
 def _running(home: Path, **environment: str) -> Iterator[RunningMesh]:
