@@ -130,13 +130,15 @@ def test_a_command_that_fails_says_why_in_a_line_and_by_its_exit_code(
 
 
 def test_status_and_logs_tell_of_every_process(run: Run, mesh: RunningMesh) -> None:
+    run("pool", "create", "idle", "--app", "jobmesh.examples", "--max", "1")
     rows = [json.loads(line) for line in run("status", "--json").stdout.splitlines()]
+    run("pool", "delete", "idle")
     inside = ("worker", "shard", "pool")
     units = {row["name"]: row for row in rows if row["kind"] not in inside}
     shards = [row for row in rows if row["kind"] == "shard"]
     assert {row["name"] for row in shards} == set(mesh.shard_dsns)
     assert {row["health"] for row in shards} == {"SHARD_HEALTH_HEALTHY"}
-    assert "echo" in {row["spec"]["type"] for row in rows if row["kind"] == "pool"}
+    assert "idle" in {row["spec"]["type"] for row in rows if row["kind"] == "pool"}
     assert set(units) == set(mesh.plan.units)
     assert {row["state"] for row in units.values()} == {"ready"}
     assert all(row["pid"] and row["memoryBytes"] > 0 for row in units.values())
