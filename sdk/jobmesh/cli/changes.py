@@ -122,6 +122,8 @@ async def _cancel(client: AsyncClient, screen: Screen, job_id: str, reason: str)
         screen.message(job.message)
     elif won:
         screen.note(f"cancelled {job_id}")
+    elif job.state == "CANCELLED":
+        screen.note(f"{job_id} was cancelled before")
     if not won and job.state != "CANCELLED":
         raise CommandError(f"job {job_id} had ended before: it is {job.state}")
 

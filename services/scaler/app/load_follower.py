@@ -34,7 +34,7 @@ class LoadFollower:
     ) -> None:
         self._source, self._tasks, self._dependency = source, tasks, dependency
         self._silence = silence
-        self._backoff = backoff or Backoff(first=0.1, ceiling=3.0)
+        self._backoff = backoff or Backoff(first=0.1, ceiling=1.0)
         self._callbacks: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self.report: LoadReport | None = None

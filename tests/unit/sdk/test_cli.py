@@ -89,6 +89,13 @@ async def test_submit_tells_failures_and_exit_codes_apart(run: Run, mesh: Memory
     assert "give --retries" in ran.err
 
 
+async def test_a_job_that_was_cancelled_before_is_said_to_be(run: Run, mesh: MemoryMesh) -> None:
+    job_id = (await run("submit", "echo", "--delay", "1h")).out.strip()
+    assert f"cancelled {job_id}" in (await run("cancel", job_id)).err
+    again = await run("cancel", job_id)
+    assert (again.code, f"{job_id} was cancelled before" in again.err) == (0, True)
+
+
 async def test_submit_takes_every_shape_of_retries(run: Run, mesh: MemoryMesh) -> None:
     waits = ("--retry-waits", "1s, 5s,1m", "--retry-jitter", "0.3", "--retry-window", "1h")
     assert (await run("submit", "echo", *waits)).code == 0
