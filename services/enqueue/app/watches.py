@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from services.enqueue.app.watch import Delivery, Kind, Watch, by_key
 from services.enqueue.domain.tokens import read_resume_token
@@ -13,6 +13,8 @@ from services.mesh.clock import Clock
 from services.mesh.errors import ShardUnavailable, SlowConsumer
 from services.mesh.runtime import Counts, DrainSignal, Loop
 from services.mesh.telemetry.metrics import Metrics
+
+T = TypeVar("T")
 
 #: Jobs per re-read.
 CHUNK = 1000
@@ -136,30 +138,28 @@ class WatchHub(Loop):
         began = self._clock.monotonic()
         full = began >= self._next_full
         wanted = self._cursors(lambda watch: _to_read(watch, began if full else None))
-        read, lagging = await self._read(list(wanted.items()))
+        read, lagging = await self._read(
+            list(wanted.items()), lambda part: self._source.changes_after(dict(part))
+        )
         if full:
-            ended, away = await self._read_ends(self._awaited(began))
+            ended, away = await self._read(
+                self._awaited(began), lambda part: self._source.ends("", by_key(part))
+            )
             read, lagging = read + ended, lagging | away
             now = self._clock.monotonic()
             self._next_full = max(began + self._reread, now + COMPARE_REST * (now - began))
         self._lagging = sorted(lagging)
         return {"events": read}
 
-    async def _read(self, cursors: Sequence[tuple[str, int]]) -> tuple[int, set[str]]:
-        """Offer what happened after these versions: how much, and which shards are away."""
+    async def _read(
+        self,
+        wanted: Sequence[T],
+        ask: Callable[[Sequence[T]], Awaitable[tuple[list[Change], list[str]]]],
+    ) -> tuple[int, set[str]]:
+        """Offer what the source says, part by part: how much, and which shards are away."""
         read, lagging = 0, set[str]()
-        for start in range(0, len(cursors), CHUNK):
-            changes, away = await self._source.changes_after(dict(cursors[start : start + CHUNK]))
-            read += len(changes)
-            lagging.update(away)
-            self._offer(changes)
-        return read, lagging
-
-    async def _read_ends(self, awaited: Sequence[str]) -> tuple[int, set[str]]:
-        """As `_read`, of jobs of which only the end is wanted."""
-        read, lagging = 0, set[str]()
-        for start in range(0, len(awaited), CHUNK):
-            changes, away = await self._source.ends("", by_key(awaited[start : start + CHUNK]))
+        for start in range(0, len(wanted), CHUNK):
+            changes, away = await ask(wanted[start : start + CHUNK])
             read += len(changes)
             lagging.update(away)
             self._offer(changes)
