@@ -4,10 +4,12 @@ waits, and all is well again when they are back.
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
 
@@ -19,6 +21,7 @@ from jobmesh import CallError, JobState
 from jobmesh.client import AsyncClient, AsyncJobHandle
 from jobmesh.errors import Unavailable
 from localmesh.harness import RunningMesh
+from localmesh.processes import descendants
 
 from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
@@ -27,6 +30,8 @@ from tests.e2e.hands import PATIENCE, Gates, WorkerRoom, aside, types_known
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
+#: In which a shard that hangs is found out.
+BREAKER_SECONDS = 2.0
 READY = {
     "enqueue": "jobmesh.v1.EnqueueService",
     "orchestrator": "jobmesh.v1.OrchestratorService",
@@ -59,6 +64,20 @@ async def killed(mesh: RunningMesh, server: str) -> AsyncIterator[None]:
         await aside(mesh.start_server, server)
 
 
+@contextmanager
+def frozen(mesh: RunningMesh, server: str) -> Iterator[None]:
+    """The server and its children live inside the block, and do nothing."""
+    process = mesh.process(server)
+    family = [process, *descendants({process})]
+    for member in family:
+        member.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for member in family:
+            member.signal(signal.SIGCONT)
+
+
 # --- one shard of three
 
 
@@ -79,6 +98,37 @@ async def test_a_killed_shard_takes_only_its_own_jobs_with_it(
     job = await lost.wait(PATIENCE)
     print(f"a job of the killed shard was done {time.monotonic() - began:.2f} s after it was back")
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
+
+
+async def test_a_frozen_shard_holds_up_others_no_longer_than_its_breaker_takes(
+    storm: RunningMesh, client: AsyncClient
+) -> None:
+    # Calls that come together share a batch, and a batch is answered when all its shards have.
+    async with asyncio.TaskGroup() as calls:
+        with frozen(storm, "shard-1"):
+            others = []
+            until = time.monotonic() + BREAKER_SECONDS
+            while time.monotonic() < until:
+                for _ in range(3):
+                    calls.create_task(client.enqueue("echo", "any"))
+                key = _key_on("s0")
+                others.append(calls.create_task(_seconds_to_end(client, key), name=key))
+                await asyncio.sleep(0.02)
+            worst = max(await asyncio.gather(*others))
+    print(f"while a shard was frozen, the slowest of {len(others)} of another took {worst:.2f} s")
+    assert worst < 4
+    await eventually(lambda: _serves(client, "s1"), PATIENCE)
+
+
+async def _seconds_to_end(client: AsyncClient, key: str) -> float:
+    began = time.monotonic()
+    handle = await client.enqueue("echo", "other", idempotency_key=key)
+    assert (await handle.wait(PATIENCE)).state is JobState.SUCCEEDED
+    return time.monotonic() - began
+
+
+async def _serves(client: AsyncClient, shard: str) -> bool:
+    return await _seconds_to_end(client, _key_on(shard)) < 1
 
 
 async def _others_go_on(client: AsyncClient, homes: dict[str, AsyncJobHandle]) -> None:

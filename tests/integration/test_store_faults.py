@@ -102,6 +102,24 @@ async def test_a_shard_that_hangs_is_cut_off_at_the_deadline(rig):
         await _answers(store)
 
 
+async def test_calls_under_way_end_when_the_shard_is_given_up(rig):
+    async with Wire.to(rig.dsn) as (wire, dsn), opened(dsn) as store:
+        await store.inflight_workers()
+        wire.mute = True
+        started = time.monotonic()
+        job = new_job()
+        writing = asyncio.create_task(store.put_jobs([job], EPOCH), name="writing")
+        await wire.swallowed.wait()
+        store.abandon()
+        with pytest.raises(OutcomeUnknown):
+            await writing
+        assert time.monotonic() - started < StoreSettings().call_timeout / 2
+        wire.mute = False
+        await _answers(store)
+        await store.put_jobs([job], EPOCH)
+    assert len(await rig.store.list_jobs(JobFilter("n"), None, 10)) == 1
+
+
 async def test_a_shard_that_was_away_for_long_serves_the_first_call_after_it_is_back(rig):
     port = int(conninfo_to_dict(rig.dsn)["port"] or 0)
     async with FaultProxy(port) as link:

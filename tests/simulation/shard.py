@@ -104,6 +104,8 @@ class ModelShard:
 
     async def close(self) -> None: ...
 
+    def abandon(self) -> None: ...
+
     async def migrate(self) -> list[str]:
         return []
 

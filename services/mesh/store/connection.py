@@ -60,6 +60,7 @@ class ShardConnections:
         self._adapters = AdaptersMap(psycopg.adapters)
         arrays.register(self._adapters)
         self._pool: AsyncConnectionPool[AsyncConnection[Row]] | None = None
+        self._asking: set[AsyncConnection[Row]] = set()
 
     async def open(self) -> None:
         """Begin to connect in the background."""
@@ -85,6 +86,11 @@ class ShardConnections:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close(timeout=self._settings.call_timeout)
+
+    def abandon(self) -> None:
+        """Cut the statements under way now instead of each when its time is up."""
+        for connection in self._asking:
+            _cut(connection)
 
     async def connect(self) -> AsyncConnection[Row]:
         """A connection outside the pool, with the same settings."""
@@ -126,6 +132,7 @@ class ShardConnections:
         """Run one statement on `connection`; after `timeout` (`call_timeout`) it is cut."""
         loop = asyncio.get_running_loop()
         alarm = loop.call_later(timeout or self._settings.call_timeout, _cut, connection)
+        self._asking.add(connection)
         try:
             cursor = connection.cursor(binary=True)
             await cursor.execute(query.sql, params, prepare=query.prepared)
@@ -133,6 +140,7 @@ class ShardConnections:
             result = cursor.pgresult
             return await cursor.fetchall() if result is not None and result.nfields else []
         finally:
+            self._asking.discard(connection)
             alarm.cancel()
 
     @asynccontextmanager

@@ -58,6 +58,9 @@ class ShardStore(Protocol):
     async def close(self) -> None:
         """Give all connections back. May be called twice."""
 
+    def abandon(self) -> None:
+        """End every call under way as if the connection had broken: the shard answers nobody."""
+
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of the migrations that were applied."""
 

@@ -60,6 +60,10 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
         await self._drop_probe()
         await self._connections.close()
 
+    def abandon(self) -> None:
+        """End every call under way: the shard answers nobody."""
+        self._connections.abandon()
+
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of the migrations that were applied."""
         connection = await self._connections.connect()

@@ -100,6 +100,9 @@ class Shards:
         changed = breaker.health is not before.health
         time = self._clock.now() if changed else before.change_time
         self._views[name] = replace(before, breaker=breaker, change_time=time, **seen)  # type: ignore[arg-type]
+        if changed and breaker.health is Health.AWAY:
+            # Whoever waits for it holds up others: a batch is answered when all its shards have.
+            self._stores[name].abandon()
         if changed:
             self._tell(name, before.health, self._views[name])
 

@@ -19,6 +19,10 @@ class Shard:
 
     def __init__(self) -> None:
         self.answer = ProbeResult(NOW, UUID(int=1), 1, True, 1)
+        self.abandoned = 0
+
+    def abandon(self) -> None:
+        self.abandoned += 1
 
     async def migrate(self) -> list[str]:
         return []
@@ -39,3 +43,4 @@ async def test_a_shard_that_may_lose_commits_gets_no_jobs() -> None:
         await prober.run_once()
     assert shards.usable() == []
     assert "synchronous_commit" in shards.views()["s0"].last_error
+    assert shard.abandoned == 1

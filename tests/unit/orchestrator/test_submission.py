@@ -46,6 +46,8 @@ class Shard:
         self.before: list[Exception | None] = []
         self.after: list[Exception | None] = []
 
+    def abandon(self) -> None: ...
+
     async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         self.calls += 1
         if self.before and (error := self.before.pop(0)):
