@@ -1,10 +1,13 @@
 """`make bench-growth`: does a shard that holds a million jobs cost more per job than an empty one?
 
 Puts, claims and completes batches on two shards in turn, so that what else the machine does hits
-both: one that holds many jobs, half of them finished and half due next year, and one that holds
-none. Then once more while a transaction holds an old snapshot of the full one open, which keeps
-dead rows from being cleared away. What counts is the server's CPU per job and the time of a claim,
-as ratios to the empty shard; the goal is within 15 %, and 10 % for the snapshot.
+both: one that holds none, and one that holds many jobs: finished ones, some that are due next year,
+or half of each; every kind on a shard of its own, grown from count to count. Then once more while a
+transaction holds an old snapshot of the full one open, which keeps dead rows from being cleared
+away. What counts is the server's CPU per job and the time of a claim, as ratios to the empty shard;
+the goal is within 15 %, and 10 % for the snapshot. Ten million mixed jobs are 12 GB on disk:
+
+    make bench-growth BENCH="--counts 1000000 10000000 --kinds mixed"
 """
 
 from __future__ import annotations
@@ -16,16 +19,19 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
-from localmesh.harness import running_mesh
+from localmesh.harness import RunningMesh, running_mesh
 
-from services.mesh.jobs.ids import new_job_id
-from services.mesh.jobs.model import NewJob, Payload
-from services.mesh.jobs.reports import Succeeded
+from services.mesh.jobs.ids import new_job_keys
+from services.mesh.jobs.model import AlikeJobs, Claimed, NewJob, Payload
+from services.mesh.jobs.reports import Successes
 from services.mesh.store.postgres import PostgresShard
 from tests.bench.ground import described, say
 
@@ -33,6 +39,7 @@ RESULTS = Path("bench/results/growth.json")
 WORKER = "worker-0123456789abcdef"
 BATCH = 500
 FILL_AT_ONCE = 100_000
+SAY_EACH = 1_000_000
 TABLES = ("jobs", "job_events", "queue", "in_flight", "commits")
 
 _FINISHED = """
@@ -60,6 +67,9 @@ WITH made AS (
 INSERT INTO job_events (job_id, version, state, reason, time)
 SELECT id, 1, 1, 1, now() FROM made"""
 
+#: What a shard is filled with, by equal parts.
+KINDS = {"mixed": (_FINISHED, _FUTURE), "finished": (_FINISHED,), "future": (_FUTURE,)}
+
 
 @dataclass
 class Figures:
@@ -84,6 +94,7 @@ class Grown:
     def __init__(self, shard: PostgresShard, dsn: str, postmaster: int) -> None:
         self._shard, self._dsn, self._postmaster = shard, dsn, postmaster
         self._random = random.Random(5)
+        self._like = NewJob(UUID(int=0), "default", "noop", Payload.inline(b""))
         self._figures = Figures()
         self._before: dict[int, float] = {}
         self._wal_before = 0
@@ -102,23 +113,15 @@ class Grown:
 
     async def round(self) -> None:
         figures = self._figures
-        now_ms = int(time.time() * 1000)
-        payload = Payload.inline(b"x" * 200)
-        jobs = [
-            NewJob(
-                new_job_id(self._random.randrange(4096), now_ms, self._random),
-                "default",
-                "noop",
-                payload,
-            )
-            for _ in range(BATCH)
-        ]
+        buckets = [self._random.randrange(4096) for _ in range(BATCH)]
+        keys = new_job_keys(buckets, int(time.time() * 1000), self._random)
+        jobs = AlikeJobs(self._like, keys, [b"x" * 200] * BATCH)
         times = [time.perf_counter()]
         await self._shard.put_jobs(jobs, 1)
         times.append(time.perf_counter())
         held = (await self._shard.claim("noop", WORKER, BATCH)).jobs
         times.append(time.perf_counter())
-        await self._shard.report([Succeeded(job.id, job.fence, WORKER) for job in held])
+        await self._shard.report([], [_successes(held)])
         times.append(time.perf_counter())
         assert len(held) == BATCH, f"claimed {len(held)} of {BATCH}"
         for series, begin, end in zip(
@@ -129,13 +132,16 @@ class Grown:
     async def close(self) -> None:
         await self._shard.close()
 
-    def fill(self, count: int) -> None:
-        """Half finished, half for next year; then as a vacuum leaves it."""
+    def fill(self, count: int, kind: str) -> None:
+        """So many more jobs of a kind; then as a vacuum leaves it."""
+        statements = KINDS[kind]
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             for start in range(0, count, FILL_AT_ONCE):
-                part = min(FILL_AT_ONCE, count - start) // 2
-                connection.execute(_FINISHED, (b"x" * 200, part))
-                connection.execute(_FUTURE, (b"x" * 200, part))
+                part = min(FILL_AT_ONCE, count - start) // len(statements)
+                for statement in statements:
+                    connection.execute(statement, (b"x" * 200, part))
+                if start % SAY_EACH == 0:
+                    say(f"  {kind}: {start:,} of {count:,} filled in")
             connection.execute("VACUUM ANALYZE")
 
     def sizes(self) -> dict[str, int]:
@@ -174,6 +180,11 @@ class Grown:
         return found
 
 
+def _successes(held: Sequence[Claimed]) -> Successes:
+    keys, fences = [job.id.bytes for job in held], [job.fence for job in held]
+    return Successes(WORKER, keys, fences, [0] * len(held), None, "")
+
+
 async def in_turn(empty: Grown, full: Grown, rounds: int) -> tuple[dict[str, float], ...]:
     """The figures of both, measured round by round in turn."""
     for place in (empty, full):
@@ -186,52 +197,63 @@ async def in_turn(empty: Grown, full: Grown, rounds: int) -> tuple[dict[str, flo
     return empty.end(), full.end()
 
 
-async def grown(count: int, rounds: int) -> dict[str, Any]:
+async def grown(counts: Sequence[int], kinds: Sequence[str], rounds: int) -> dict[str, Any]:
     none: dict[str, int] = {"enqueues": 0, "orchestrators": 0, "schedulers": 0, "scalers": 0}
     with (
         tempfile.TemporaryDirectory(prefix="jobmesh-bench-") as home,
-        running_mesh(Path(home), shards=2, **none) as mesh,
+        running_mesh(Path(home), shards=1 + len(kinds), **none) as mesh,
     ):
-        places: list[Grown] = []
-        for number, (name, dsn) in enumerate(mesh.shard_dsns.items()):
-            shard = PostgresShard(name, dsn)
-            await shard.migrate()
-            await shard.open()
-            places.append(Grown(shard, dsn, mesh.process(f"shard-{number}").pid))
-        results = await _compared(*places, count, rounds)
-        for place in places:
+        empty, *others = [await _opened(mesh, number) for number in range(1 + len(kinds))]
+        results = {
+            kind: await _compared(empty, full, kind, counts, rounds)
+            for kind, full in zip(kinds, others, strict=True)
+        }
+        for place in (empty, *others):
             await place.close()
     return results
 
 
-async def _compared(empty: Grown, full: Grown, count: int, rounds: int) -> dict[str, Any]:
+async def _opened(mesh: RunningMesh, number: int) -> Grown:
+    name = f"s{number}"
+    shard = PostgresShard(name, mesh.shard_dsns[name])
+    await shard.migrate()
+    await shard.open()
+    return Grown(shard, mesh.shard_dsns[name], mesh.process(f"shard-{number}").pid)
+
+
+async def _compared(
+    empty: Grown, full: Grown, kind: str, counts: Sequence[int], rounds: int
+) -> dict[str, Any]:
     await in_turn(empty, full, rounds // 2)  # warm
-    results: dict[str, Any] = {"jobs": count}
-    results["both_empty"] = told("both empty", *await in_turn(empty, full, rounds))
-    say(f"filling in {count:,} jobs …")
-    await asyncio.to_thread(full.fill, count)
-    await in_turn(empty, full, 2)
-    results["filled"] = told("filled", *await in_turn(empty, full, rounds))
+    results: dict[str, Any] = {}
+    results["0"] = told(f"{kind} 0", *await in_turn(empty, full, rounds))
+    for before, count in pairwise((0, *sorted(counts))):
+        await asyncio.to_thread(full.fill, count - before, kind)
+        await in_turn(empty, full, 2)
+        results[str(count)] = told(f"{kind} {count:,}", *await in_turn(empty, full, rounds))
+        results[str(count)]["size_mb"] = full.sizes()
     held = full.snapshot()
-    results["snapshot"] = told("snapshot", *await in_turn(empty, full, rounds))
+    results["snapshot"] = told(f"{kind}, snapshot held", *await in_turn(empty, full, rounds))
     held.close()
-    results["size_mb"] = full.sizes()
     return results
 
 
 def told(name: str, base: dict[str, float], found: dict[str, float]) -> dict[str, Any]:
     ratios = {key: round(value / base[key], 3) for key, value in found.items()}
     cells = ", ".join(f"{key} {found[key]:g} ({ratio:.2f} x)" for key, ratio in ratios.items())
-    say(f"{name:12}{cells}")
+    say(f"{name:24}{cells}")
     return {"empty": base, "full": found, "ratios": ratios}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-growth", description=__doc__)
-    parser.add_argument("--count", type=int, default=1_000_000, help="jobs to fill in")
+    parser.add_argument(
+        "--counts", type=int, nargs="+", default=[1_000_000], help="how many jobs a shard holds"
+    )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=40, help="batches of 500 per measurement")
     given = parser.parse_args()
-    results = described() | asyncio.run(grown(given.count, given.rounds))
+    results = described() | asyncio.run(grown(given.counts, given.kinds, given.rounds))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     say(f"written to {RESULTS}")
