@@ -46,6 +46,8 @@ class Failure:
     message: str
     traceback: str = ""
     permanent: bool = False
+    #: Of a program, or of an executor process that died; None: there was none.
+    exit_code: int | None = None
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

@@ -60,6 +60,6 @@ async def test_the_exit_code_of_a_program_decides_what_follows(
     assert (job.state, job.attempt) == (JobState.FAILED, 1)
     assert job.failure is not None
     assert (job.failure.type, job.failure.message) == ("CommandFailed", "exit code 2: code is 2")
-    assert job.message.failure.exit_code == 2  # type: ignore[attr-defined]
+    assert job.failure.exit_code == 2
     assert (await fine.wait(PATIENCE)).state is JobState.SUCCEEDED
     assert await aside(worker.stop) == 0

@@ -16,6 +16,7 @@ from jobmesh.cli.options import (
     JobId,
     Labels,
     Namespace,
+    OfSchedule,
     Since,
     Until,
     parse_labels,
@@ -65,12 +66,13 @@ def count(
     label: Labels = None,
     since: Since = None,
     until: Until = None,
+    schedule: OfSchedule = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
     address: Address = None,
     json: AsJson = False,
 ) -> None:
     """Count jobs by state."""
-    chosen = choice(state, type, label, since, until)
+    chosen = choice(state, type, label, since, until, schedule)
 
     async def run() -> dict[Any, int]:
         async with connect.client(address, namespace) as client:
@@ -93,6 +95,7 @@ def cancel(
     label: Labels = None,
     since: Since = None,
     until: Until = None,
+    schedule: OfSchedule = "",
     reason: Annotated[str, typer.Option(help="Why; kept with the event.")] = "",
     dry_run: DryRun = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
@@ -100,7 +103,7 @@ def cancel(
     json: AsJson = False,
 ) -> None:
     """Cancel a job (exit code 1 if it had ended before), or all that match."""
-    chosen = choice(state, type, label, since, until)
+    chosen = choice(state, type, label, since, until, schedule)
     _check_either(id, chosen, dry_run)
     client, screen = connect.client(address, namespace), Screen(json)
     if id is not None:
@@ -135,13 +138,14 @@ def retry(
     label: Labels = None,
     since: Since = None,
     until: Until = None,
+    schedule: OfSchedule = "",
     dry_run: DryRun = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     address: Address = None,
     json: AsJson = False,
 ) -> None:
     """Start a job that ended without success over, as a new job; or all that match."""
-    chosen = choice(state, type, label, since, until)
+    chosen = choice(state, type, label, since, until, schedule)
     _check_either(id, chosen, dry_run)
     client, screen = connect.client(address, namespace), Screen(json)
     if id is not None:
@@ -208,6 +212,7 @@ def choice(
     labels: list[str] | None,
     since: str | None,
     until: str | None,
+    schedule: str,
 ) -> dict[str, Any]:
     """Which jobs, as the client takes it."""
     return {
@@ -216,6 +221,7 @@ def choice(
         "labels": parse_labels(labels),
         "since": parse_past(since),
         "until": parse_past(until),
+        "schedule": schedule,
     }
 
 

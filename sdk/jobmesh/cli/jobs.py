@@ -19,6 +19,7 @@ from jobmesh.cli.options import (
     JobId,
     Labels,
     Namespace,
+    OfSchedule,
     Since,
     Until,
     parse_labels,
@@ -62,13 +63,14 @@ def list_(
     label: Labels = None,
     since: Since = None,
     until: Until = None,
+    schedule: OfSchedule = "",
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
     namespace: Namespace = DEFAULT_NAMESPACE,
     address: Address = None,
     json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    chosen = choice(state, type, label, since, until)
+    chosen = choice(state, type, label, since, until, schedule)
     connect.run(_list(connect.client(address, namespace), Screen(json), chosen, limit))
 
 

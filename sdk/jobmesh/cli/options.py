@@ -100,6 +100,8 @@ Until = Annotated[
     str | None, typer.Option(metavar="TIME|SPAN", help="Stored before this time, or so long ago.")
 ]
 
+OfSchedule = Annotated[str, typer.Option(metavar="NAME", help="Made by this schedule.")]
+
 
 def parse_past(text: str | None) -> datetime | None:
     """A time, or a span that ends now: `2026-12-24T18:00`, `2h`."""

@@ -90,7 +90,13 @@ _OUTCOMES = _names(job_pb2.AttemptOutcome.items(), "ATTEMPT_OUTCOME_")
 
 
 def to_failure(message: job_pb2.Failure) -> Failure:
-    return Failure(message.type, message.message, message.traceback, message.permanent)
+    return Failure(
+        message.type,
+        message.message,
+        message.traceback,
+        message.permanent,
+        message.exit_code if message.HasField("exit_code") else None,
+    )
 
 
 def to_attempt(message: job_pb2.Attempt) -> Attempt:

@@ -433,6 +433,7 @@ def _matches(wanted: job_pb2.JobFilter, job: job_pb2.Job) -> bool:
         (not wanted.states or job.state in wanted.states)
         and (not wanted.types or job.spec.type in wanted.types)
         and all(job.spec.labels.get(key) == value for key, value in wanted.labels.items())
+        and wanted.schedule in ("", job.schedule)
         and job.create_time.ToNanoseconds() >= wanted.create_time_from.ToNanoseconds()
         and (
             not wanted.HasField("create_time_until")

@@ -88,3 +88,10 @@ async def test_jobs_are_listed_counted_and_cancelled_by_time(run: Run, mesh: Mem
     assert (old.id in earlier.out, new.id in earlier.out) == (True, False)
     assert (await run("list", "--since", "2020-01-01", "--until", "2020-01-02")).out == ""
     assert (await run("list", "--since", "yesterday")).code == 2
+
+
+async def test_jobs_are_listed_by_the_schedule_that_made_them(run: Run, mesh: MemoryMesh) -> None:
+    other, made = (mesh.put(job_pb2.JobSpec(type="echo")) for _ in range(2))
+    made.schedule = "nightly"
+    listed = await run("list", "--schedule", "nightly", "--json")
+    assert (made.id in listed.out, other.id in listed.out) == (True, False)
