@@ -33,6 +33,7 @@ from jobmesh.codec import BYTES_TYPE
 from jobmesh.commands import Command, check_limits, check_type
 from jobmesh.errors import HandlerError
 from jobmesh.invocation import parameters_of
+from jobmesh.retry import MAX_ATTEMPTS, Retry
 
 if TYPE_CHECKING:
     from jobmesh.client import AsyncClient, AsyncJobHandle, Client, JobHandle
@@ -59,12 +60,21 @@ class HandlerSpec:
 
     type: str
     function: Callable[..., Any]
-    #: Retries that `enqueue` of this function asks for (attempts minus one).
+    #: Short for exponential backoff with this many retries (attempts minus one).
     retries: int = 0
     #: Seconds an attempt may run; None leaves it to the job or the worker.
     timeout: float | None = None
     #: Attempts at once per worker; None lets the worker choose by kind (loop or executor).
     capacity: int | None = None
+    #: What follows a failed attempt. Not together with `retries`.
+    retry: Retry | None = None
+
+    @property
+    def asked_retry(self) -> Retry | None:
+        """What the handler asks for, for jobs that say nothing themselves; None: nothing."""
+        if self.retry is not None:
+            return self.retry
+        return Retry.exponential(attempts=self.retries + 1) if self.retries else None
 
     @property
     def is_async(self) -> bool:
@@ -120,14 +130,18 @@ def job(
     type: str | None = None,
     *,
     retries: int = 0,
+    retry: Retry | None = None,
     timeout: float | None = None,
     capacity: int | None = None,
 ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
-    """Makes a function the handler of a job type (its own name by default, with '-' for '_')."""
+    """Makes a function the handler of a job type (its own name by default, with '-' for '_').
+
+    `retries` (or `retry`) and `timeout` hold for jobs that say nothing themselves.
+    """
 
     def decorate(function: Callable[P, R]) -> JobFunction[P, R]:
         name = type or function.__name__.replace("_", "-")
-        spec = HandlerSpec(name, function, retries, timeout, capacity)
+        spec = HandlerSpec(name, function, retries, timeout, capacity, retry)
         _check(spec)
         return JobFunction(function, spec)
 
@@ -139,6 +153,13 @@ def _check(spec: HandlerSpec) -> None:
     check_limits(spec.type, spec.timeout, spec.capacity)
     if spec.retries < 0:
         raise HandlerError(f"job {spec.type!r}: retries must not be negative, not {spec.retries}")
+    if spec.retry is not None and spec.retries:
+        raise HandlerError(f"job {spec.type!r}: give retry or retries, not both")
+    asked = spec.asked_retry
+    if asked is not None and asked.attempts > MAX_ATTEMPTS:
+        raise HandlerError(
+            f"job {spec.type!r}: at most {MAX_ATTEMPTS} attempts in all, not {asked.attempts}"
+        )
 
 
 @dataclass(slots=True)
@@ -154,13 +175,15 @@ class App:
         type: str | None = None,
         *,
         retries: int = 0,
+        retry: Retry | None = None,
         timeout: float | None = None,
         capacity: int | None = None,
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
         """Like the module's `job`, and adds the function to this app."""
+        as_job = job(type, retries=retries, retry=retry, timeout=timeout, capacity=capacity)
 
         def decorate(function: Callable[P, R]) -> JobFunction[P, R]:
-            made = job(type, retries=retries, timeout=timeout, capacity=capacity)(function)
+            made = as_job(function)
             self.functions.append(made)
             return made
 

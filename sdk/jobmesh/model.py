@@ -194,16 +194,19 @@ class TypeSettings:
     max_running: int
     #: Attempts with the same namespace and concurrency key that may run at once; 0: no limit.
     max_running_per_key: int
-    #: What follows a failed attempt of a job that says nothing, in words; empty: no retry.
+    #: What follows a failed attempt of a job that says nothing, in words; empty: as the handler
+    #: asks.
     retry: str
     #: Bounds, in seconds, of jobs that say nothing: "run", "start", "progress", "total".
     timeouts: Mapping[str, float]
     #: Seconds that ended jobs are kept: "succeeded", "failed", "cancelled", "expired". What is
     #: missing is as the mesh is set.
     keep: Mapping[str, float]
-    #: Empty if nothing was ever set.
+    #: Empty if nothing was ever set, nor asked for by a handler.
     etag: str
     message: Message = field(repr=False, compare=False)
+    #: What the handler itself asks for (`@job(retries=3)`), in words; empty: no retry.
+    handler_retry: str = ""
 
 
 @dataclass(frozen=True, slots=True)

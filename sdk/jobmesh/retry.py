@@ -22,6 +22,8 @@ from jobmesh.times import Span, seconds
 Backoff = Literal["none", "fixed", "linear", "exponential", "list"]
 
 DEFAULT_ATTEMPTS = 5
+#: The contract allows no more.
+MAX_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from services.mesh.runtime import Hooks, Process, run_service
 from services.mesh.telemetry.metrics import version
 from services.worker.adapters.broker import BusBroker, RegrabOnReconnect
 from services.worker.adapters.command_executor import CommandExecutor, CommandSettings
+from services.worker.adapters.declarations import Declarations
 from services.worker.adapters.executor_process import ExecutorSettings
 from services.worker.adapters.handler_logs import AttemptLogs
 from services.worker.adapters.instruments import ReadinessDependencies, WorkerInstruments
@@ -88,7 +89,7 @@ async def build(config: WorkerConfig, process: Process) -> None:
         return replace(standing, address=address, capacity=dict(book.capacity))
 
     around = _surroundings(config, process, bus, book, runner, instruments)
-    node = process.add(_node(config, process, etcd, around, about, desk.drain))
+    node = process.add(_node(config, process, etcd, around, about, offering, desk.drain))
     server.add(
         add_WorkerServiceServicer_to_server,
         WorkerServicer(node, desk),
@@ -216,13 +217,15 @@ def _node(
     etcd: EtcdClient,
     around: Surroundings,
     about: Callable[[], WorkerInfo],
+    offering: Offering,
     on_drain: Callable[[], None],
 ) -> Node:
     keys, registry = Keys(config.etcd_prefix), EtcdRegistry(etcd)
     terms = LeaseTerms(config.lease_seconds, config.lease_margin_seconds, config.etcd_max_txn_ops)
     presence = Presence(config.local_workers_dir)
+    declarations = Declarations(registry, keys, offering.retry_policies)
     return Node(
-        EtcdMembership(etcd, registry, keys, about, terms, presence),
+        EtcdMembership(etcd, registry, keys, about, terms, presence, declarations),
         EtcdSchedulers(registry, keys),
         around,
         about=about,

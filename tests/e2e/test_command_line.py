@@ -109,7 +109,11 @@ def test_cancel_says_whether_it_won_by_its_exit_code(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("submit", "flaky", "-i", '{"failures": 9}', "--wait"), FAILED, "RuntimeError"),
+        (
+            ("submit", "flaky", "-i", '{"failures": 9}', "--retries", "0", "--wait"),
+            FAILED,
+            "RuntimeError",
+        ),
         (("submit", "no-such-type"), FAILED, "UNKNOWN_TYPE"),
         (("submit", "NOT A TYPE"), USAGE, "job.type"),
         (("submit", "echo", "-i", "{not json"), USAGE, "JSON"),

@@ -39,6 +39,34 @@ async def test_a_job_without_attempts_left_is_failed_and_says_why(client: AsyncC
     assert "raise RuntimeError" in job.failure.traceback
 
 
+async def test_a_job_by_the_name_of_its_type_is_retried_as_its_handler_asks(
+    client: AsyncClient,
+) -> None:
+    settings = await client.type_settings("flaky")
+    assert settings.handler_retry == "exponential from 1.0 s, 4 attempts"
+    handle = await client.enqueue("flaky", {"failures": 1})
+    assert await handle.result(PATIENCE) == "succeeded in attempt 2"
+    # The job's own word goes before it, and so does the operator's.
+    outright = await client.enqueue("flaky", {"failures": 1}, retries=0)
+    assert (await outright.wait(PATIENCE)).attempt == 1
+    await client.set_type_settings("flaky", retry=Retry.none())
+    try:
+        handle = await client.enqueue("flaky", {"failures": 1})
+        job = await handle.wait(PATIENCE)
+        assert (job.state, job.attempt) == (JobState.FAILED, 1)
+    finally:
+        await client.set_type_settings("flaky", retry=None)
+
+
+async def test_a_schedule_retries_as_the_handler_asks(client: AsyncClient) -> None:
+    await client.schedules.create("stubborn", "flaky", {"failures": 1}, every="1d")
+    try:
+        made = await client.schedules.trigger("stubborn")
+        assert await client.job(made.id).result(PATIENCE) == "succeeded in attempt 2"
+    finally:
+        await client.schedules.delete("stubborn")
+
+
 async def test_an_executor_that_dies_fails_the_attempt_and_nothing_else(
     client: AsyncClient,
 ) -> None:

@@ -131,3 +131,67 @@ async def test_schedulers_fire_with_the_defaults_of_the_type(desk):
     await eventually(fired)
     job = await desk.get((await jobs(desk))[0].id)
     assert job.spec.retry_policy.max_attempts == 4
+
+
+# --- what handlers ask for
+
+
+async def ask(desk, attempts: int = 4, **beside) -> None:
+    """Write what a worker would, and wait until Enqueue goes by it."""
+    asked = type_settings_pb2.TypeSettings(handler_retry_policy=RETRY | {"max_attempts": attempts})
+    asked.MergeFrom(type_settings_pb2.TypeSettings(**beside))
+    await desk.registry.put(desk.keys.type_settings + "echo", asked.SerializeToString())
+
+    async def holds() -> bool:
+        return await attempts_of_a_job(desk) == attempts
+
+    await eventually(holds)
+
+
+async def attempts_of_a_job(desk, **fields) -> int:
+    """How many a job that says this has; a single one is not told."""
+    spec = (await desk.get((await desk.enqueue(**fields)).job.id)).spec
+    return spec.retry_policy.max_attempts or 1
+
+
+async def test_the_handlers_word_holds_below_the_jobs_and_the_operators(desk):
+    await ask(desk)
+    assert await attempts_of_a_job(desk, retry_policy={"backoff": "BACKOFF_NONE"}) == 1
+    assert await attempts_of_a_job(desk, retry_policy={"max_attempts": 2}) == 2
+    await put(desk, retry_policy={"max_attempts": 3})
+    assert await attempts_of_a_job(desk) == 3
+    await put(desk, retry_policy={"backoff": "BACKOFF_NONE"})
+    assert await attempts_of_a_job(desk) == 1
+    await put(desk)
+    assert await attempts_of_a_job(desk) == 4
+
+
+async def test_setting_a_type_leaves_the_handlers_word_as_it_is(desk):
+    await ask(desk, max_running=7)
+    read = await get(desk)
+    assert (read.handler_retry_policy.max_attempts, read.max_running) == (4, 7)
+    for theirs in (None, {"max_attempts": 99}):
+        for guarded in (False, True):
+            etag = (await get(desk)).etag if guarded else ""
+            made = await put(desk, max_running=2, etag=etag, handler_retry_policy=theirs)
+            assert (made.handler_retry_policy.max_attempts, made.max_running) == (4, 2)
+            assert await get(desk) == made
+
+
+async def test_a_word_of_nobody_is_not_made_up_by_setting_a_type(desk):
+    made = await put(desk, max_running=2, handler_retry_policy={"max_attempts": 99})
+    assert not made.HasField("handler_retry_policy")
+    await desk.registry.put(desk.keys.type_settings + "echo", b"\xff\xff")
+    assert not (await put(desk, max_running=3)).HasField("handler_retry_policy")
+
+
+async def test_jobs_of_schedules_go_by_the_handlers_word_too(desk):
+    await create(desk)
+    await ask(desk)
+
+    async def triggered() -> bool:
+        await desk.stub.TriggerSchedule(pb.TriggerScheduleRequest(name="nightly"))
+        job = await desk.get((await jobs(desk))[0].id)
+        return job.spec.retry_policy.max_attempts == 4
+
+    await eventually(triggered)

@@ -48,6 +48,11 @@ def raises(ctx: Context) -> None:
     raise ValueError(f"attempt {ctx.attempt} went wrong")
 
 
+@job("stubborn", retries=3)
+def stubborn(ctx: Context) -> None:
+    raise ValueError(f"attempt {ctx.attempt} went wrong")
+
+
 @job("gives-up")
 def gives_up() -> None:
     raise PermanentFailure("no use")

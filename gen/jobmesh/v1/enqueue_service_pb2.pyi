@@ -1664,7 +1664,7 @@ class GetTypeSettingsResponse(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def settings(self) -> _type_settings_pb2.TypeSettings:
-        """The settings; without an etag if none were ever set."""
+        """The settings; without an etag if none were ever set, nor asked for by a handler."""
 
     def __init__(
         self,

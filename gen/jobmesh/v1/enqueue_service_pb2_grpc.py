@@ -365,7 +365,8 @@ class EnqueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetTypeSettings(self, request, context):
-        """Replaces the settings of a type. Defaults hold for jobs submitted afterwards, limits and retention for all.
+        """Replaces the settings of a type, but for what its handler asks for. Defaults hold for jobs submitted afterwards,
+        limits and retention for all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

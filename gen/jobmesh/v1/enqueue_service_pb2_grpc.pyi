@@ -110,7 +110,9 @@ class EnqueueServiceStub:
     GetTypeSettings: _grpc.UnaryUnaryMultiCallable[_enqueue_service_pb2.GetTypeSettingsRequest, _enqueue_service_pb2.GetTypeSettingsResponse]
     """Returns the settings of a type: defaults of its jobs, limits, retention."""
     SetTypeSettings: _grpc.UnaryUnaryMultiCallable[_enqueue_service_pb2.SetTypeSettingsRequest, _enqueue_service_pb2.SetTypeSettingsResponse]
-    """Replaces the settings of a type. Defaults hold for jobs submitted afterwards, limits and retention for all."""
+    """Replaces the settings of a type, but for what its handler asks for. Defaults hold for jobs submitted afterwards,
+    limits and retention for all.
+    """
     CreateSchedule: _grpc.UnaryUnaryMultiCallable[_enqueue_service_pb2.CreateScheduleRequest, _enqueue_service_pb2.CreateScheduleResponse]
     """Creates a schedule."""
     GetSchedule: _grpc.UnaryUnaryMultiCallable[_enqueue_service_pb2.GetScheduleRequest, _enqueue_service_pb2.GetScheduleResponse]
@@ -212,7 +214,9 @@ class EnqueueServiceAsyncStub(EnqueueServiceStub):
     GetTypeSettings: _aio.UnaryUnaryMultiCallable[_enqueue_service_pb2.GetTypeSettingsRequest, _enqueue_service_pb2.GetTypeSettingsResponse]  # type: ignore[assignment]
     """Returns the settings of a type: defaults of its jobs, limits, retention."""
     SetTypeSettings: _aio.UnaryUnaryMultiCallable[_enqueue_service_pb2.SetTypeSettingsRequest, _enqueue_service_pb2.SetTypeSettingsResponse]  # type: ignore[assignment]
-    """Replaces the settings of a type. Defaults hold for jobs submitted afterwards, limits and retention for all."""
+    """Replaces the settings of a type, but for what its handler asks for. Defaults hold for jobs submitted afterwards,
+    limits and retention for all.
+    """
     CreateSchedule: _aio.UnaryUnaryMultiCallable[_enqueue_service_pb2.CreateScheduleRequest, _enqueue_service_pb2.CreateScheduleResponse]  # type: ignore[assignment]
     """Creates a schedule."""
     GetSchedule: _aio.UnaryUnaryMultiCallable[_enqueue_service_pb2.GetScheduleRequest, _enqueue_service_pb2.GetScheduleResponse]  # type: ignore[assignment]
@@ -437,7 +441,9 @@ class EnqueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _enqueue_service_pb2.SetTypeSettingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_enqueue_service_pb2.SetTypeSettingsResponse, _abc.Awaitable[_enqueue_service_pb2.SetTypeSettingsResponse]]:
-        """Replaces the settings of a type. Defaults hold for jobs submitted afterwards, limits and retention for all."""
+        """Replaces the settings of a type, but for what its handler asks for. Defaults hold for jobs submitted afterwards,
+        limits and retention for all.
+        """
 
     @_abc_1.abstractmethod
     def CreateSchedule(

@@ -32,6 +32,7 @@ class TypeSettings(_message.Message):
     MAX_RUNNING_PER_KEY_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    HANDLER_RETRY_POLICY_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """The type."""
     max_running: _builtins.int
@@ -52,6 +53,12 @@ class TypeSettings(_message.Message):
     def retention(self) -> Global___Retention:
         """How long ended jobs are kept."""
 
+    @_builtins.property
+    def handler_retry_policy(self) -> _retry_pb2.RetryPolicy:
+        """What the type's handler itself asks for (`@job(retries=3)`), as the worker that started last announced it. Holds
+        where neither the job nor retry_policy says anything. Output only: SetTypeSettings leaves it as it is.
+        """
+
     def __init__(
         self,
         *,
@@ -62,10 +69,11 @@ class TypeSettings(_message.Message):
         max_running_per_key: _builtins.int = ...,
         retention: Global___Retention | None = ...,
         etag: _builtins.str = ...,
+        handler_retry_policy: _retry_pb2.RetryPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["handler_retry_policy", b"handler_retry_policy", "retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "max_running", b"max_running", "max_running_per_key", b"max_running_per_key", "retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "handler_retry_policy", b"handler_retry_policy", "max_running", b"max_running", "max_running_per_key", b"max_running_per_key", "retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -197,9 +197,15 @@ def _lines(settings: TypeSettings) -> Iterator[tuple[str, str]]:
     yield "type", settings.type
     yield "max running", str(settings.max_running or "no limit")
     yield "max running per key", str(settings.max_running_per_key or "no limit")
-    yield "retry", settings.retry or "none"
+    yield "retry", _retry_line(settings)
     for bound, seconds in settings.timeouts.items():
         yield f"{bound} timeout", human(seconds)
     for state in ("succeeded", "failed", "cancelled", "expired"):
         kept = settings.keep.get(state)
         yield f"keep {state}", "as the mesh is set" if kept is None else human(kept)
+
+
+def _retry_line(settings: TypeSettings) -> str:
+    if not settings.retry and settings.handler_retry:
+        return f"{settings.handler_retry} (by the handler)"
+    return settings.retry or "none"

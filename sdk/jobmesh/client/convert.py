@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from jobmesh.model import (
@@ -18,9 +17,7 @@ from jobmesh.model import (
     Progress,
     Schedule,
 )
-from jobmesh.retry import Retry
-from jobmesh.times import Span, seconds
-from jobmesh.v1 import job_pb2, retry_pb2, schedule_pb2
+from jobmesh.v1 import job_pb2, schedule_pb2
 from jobmesh.v1.enqueue_service_pb2 import LogLine as LogLineMessage
 from jobmesh.v1.enqueue_service_pb2 import WatchJobsResponse
 
@@ -34,13 +31,6 @@ _STATES: Mapping[int, JobState] = {
     if name.removeprefix(STATE_PREFIX) in JobState.__members__
 }
 _STATE_NUMBERS = {state: number for number, state in _STATES.items()}
-_BACKOFFS = {
-    "none": retry_pb2.BACKOFF_NONE,
-    "fixed": retry_pb2.BACKOFF_FIXED,
-    "linear": retry_pb2.BACKOFF_LINEAR,
-    "exponential": retry_pb2.BACKOFF_EXPONENTIAL,
-    "list": retry_pb2.BACKOFF_LIST,
-}
 
 
 # --- times and states
@@ -56,12 +46,6 @@ def to_timestamp(time: datetime, field: str) -> Timestamp:
         raise ValueError(f"{field}: give a time with a time zone, {time!r} has none")
     message = Timestamp()
     message.FromDatetime(time)
-    return message
-
-
-def to_duration(span: Span) -> Duration:
-    message = Duration()
-    message.FromNanoseconds(round(seconds(span) * 1e9))
     return message
 
 
@@ -243,27 +227,6 @@ def to_filter(
         create_time_from=None if since is None else to_timestamp(since, "since"),
         create_time_until=None if until is None else to_timestamp(until, "until"),
     )
-
-
-def to_retry_policy(retry: Retry) -> retry_pb2.RetryPolicy:
-    policy = retry_pb2.RetryPolicy(
-        backoff=_BACKOFFS[retry.backoff],
-        max_attempts=retry.attempts,
-        factor=retry.factor,
-        jitter=retry.jitter,
-        delays=[to_duration(delay) for delay in retry.delays],
-        non_retryable_types=retry.never_on,
-        retryable_types=retry.just_on,
-        non_retryable_exit_codes=retry.never_on_exits,
-        retryable_exit_codes=retry.just_on_exits,
-    )
-    if retry.initial_seconds is not None:
-        policy.initial_delay.CopyFrom(to_duration(retry.initial_seconds))
-    if retry.max_seconds is not None:
-        policy.max_delay.CopyFrom(to_duration(retry.max_seconds))
-    if retry.window_seconds is not None:
-        policy.retry_window.CopyFrom(to_duration(retry.window_seconds))
-    return policy
 
 
 # --- schedules

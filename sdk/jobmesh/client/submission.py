@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobmesh.client.chains import Parent
-from jobmesh.client.convert import to_duration, to_retry_policy, to_timestamp
+from jobmesh.client.convert import to_timestamp
 from jobmesh.client.status import is_transient
 from jobmesh.errors import CallError, JobmeshError
 from jobmesh.handlers import JobFunction
 from jobmesh.options import NewJob
+from jobmesh.policies import to_duration, to_retry_policy
 from jobmesh.retry import Retry
 from jobmesh.ties import Unique, Waits, waits_of
 from jobmesh.v1 import job_pb2
@@ -172,15 +173,12 @@ def _retry(new: NewJob, function: JobFunction[..., Any] | None) -> Retry | None:
         raise ValueError("give retry or retries, not both")
     if new.retry is not None:
         return new.retry
-    retries = new.retries
-    if retries is None:
-        retries = function.spec.retries if function is not None else 0
-    if retries < 0:
-        raise ValueError(f"retries must not be negative, not {retries}")
-    if retries:
-        return Retry.exponential(attempts=retries + 1)
-    # Said outright, it is meant: else the type's default would hold.
-    return Retry.none() if new.retries == 0 else None
+    if new.retries is None:
+        return None if function is None else function.spec.asked_retry
+    if new.retries < 0:
+        raise ValueError(f"retries must not be negative, not {new.retries}")
+    # None at all, said outright, is meant: else the type's default would hold.
+    return Retry.exponential(attempts=new.retries + 1) if new.retries else Retry.none()
 
 
 # --- batches

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from jobmesh.client.convert import to_duration, to_timestamp
+from jobmesh.client.convert import to_timestamp
 from jobmesh.options import EnqueueOptions
+from jobmesh.policies import to_duration
 from jobmesh.times import Span
 from jobmesh.v1 import schedule_pb2
 

@@ -7,10 +7,10 @@ from typing import TypedDict, Unpack
 
 from google.protobuf.message import Message
 
-from jobmesh.client.convert import to_duration, to_retry_policy
 from jobmesh.client.session import Session
 from jobmesh.errors import CallError
 from jobmesh.model import TypeSettings
+from jobmesh.policies import to_duration, to_retry_policy
 from jobmesh.retry import Retry
 from jobmesh.times import Span, human
 from jobmesh.v1 import enqueue_service_pb2 as pb
@@ -106,6 +106,7 @@ def _set_span(message: Message, field: str, changes: TypeChanges, name: str) -> 
 
 
 def to_type_settings(message: type_settings_pb2.TypeSettings) -> TypeSettings:
+    asked = message.handler_retry_policy
     return TypeSettings(
         type=message.type,
         max_running=message.max_running,
@@ -115,6 +116,7 @@ def to_type_settings(message: type_settings_pb2.TypeSettings) -> TypeSettings:
         keep=_spans(message.retention, STATES),
         etag=message.etag,
         message=message,
+        handler_retry=_retry_words(asked) if message.HasField("handler_retry_policy") else "",
     )
 
 

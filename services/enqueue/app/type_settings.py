@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from services.mesh.errors import EtagMismatch
 from services.mesh.lease import Entry, Keys, Registry
 
 log = logging.getLogger(__name__)
+
+#: How often a change without an etag is made again on settings that somebody else just changed.
+TRIES = 10
 
 
 class TypeSettingsStore:
@@ -20,16 +24,23 @@ class TypeSettingsStore:
         """The settings as they stand; None if none were ever set."""
         return await self._registry.get(self._prefix + type_)
 
-    async def set(self, type_: str, value: bytes, etag: str) -> Entry:
-        """Replace the settings; with an etag, only those that the caller had read."""
+    async def set(self, type_: str, value: Callable[[Entry | None], bytes], etag: str) -> Entry:
+        """Replace the settings by what `value` makes of those that stand; with an etag, only those
+        that the caller had read.
+
+        Workers write here too (what a handler asks for): no write goes over one it has not seen.
+        """
         key = self._prefix + type_
-        if not etag:
-            revision: int | None = await self._registry.put(key, value)
-        elif etag.isascii() and etag.isdecimal() and 0 < int(etag) < 1 << 63:
-            revision = await self._registry.replace(key, value, int(etag))
-        else:
-            revision = None  # no etag of ours
-        if revision is None:
-            raise EtagMismatch("settings of type", type_)
-        log.info("type settings changed", extra={"action": "type_settings_set", "type": type_})
-        return Entry(key, value, revision)
+        for _ in range(TRIES):
+            stands = await self._registry.get(key)
+            revision = 0 if stands is None else stands.revision
+            if etag and (stands is None or etag != str(revision)):
+                break
+            new = value(stands)
+            written = await self._registry.replace(key, new, revision)
+            if written is not None:
+                log.info(
+                    "type settings changed", extra={"action": "type_settings_set", "type": type_}
+                )
+                return Entry(key, new, written)
+        raise EtagMismatch("settings of type", type_)

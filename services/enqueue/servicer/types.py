@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, type_settings_pb2
 
 from services.enqueue import convert
 from services.enqueue.servicer.desk import Context, Desk
-from services.mesh.wire.type_settings import settings_message
+from services.mesh.lease import Entry
+from services.mesh.wire.type_settings import asked_retry, settings_message, settings_value
 
 
 class TypeCalls:
@@ -37,11 +40,16 @@ class TypeCalls:
         # Jobs are going to say the same: what they may not, their type may not either.
         spec = job_pb2.JobSpec(type=given.type, timeouts=given.timeouts)
         convert.check_spec(spec, self._desk.clock.now())
-        kept = type_settings_pb2.TypeSettings()
-        kept.CopyFrom(given)
-        kept.ClearField("etag")
-        kept.ClearField("type")
-        value = kept.SerializeToString(deterministic=True)
-        entry = await self._desk.settings_store.set(given.type, value, given.etag)
+        store = self._desk.settings_store
+        entry = await store.set(given.type, partial(_value, given), given.etag)
         self._desk.settings.learn(entry)
         return pb.SetTypeSettingsResponse(settings=settings_message(entry))
+
+
+def _value(given: type_settings_pb2.TypeSettings, stands: Entry | None) -> bytes:
+    """All that was given, but of the handler's word the one that stands."""
+    try:
+        asked = None if stands is None else asked_retry(settings_message(stands))
+    except ValueError:
+        asked = None  # nothing of ours: to be replaced
+    return settings_value(given, asked)

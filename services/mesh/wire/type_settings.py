@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from jobmesh.v1 import job_pb2, type_settings_pb2
+from jobmesh.v1 import job_pb2, retry_pb2, type_settings_pb2
 
 from services.mesh.jobs.type_settings import Retention, TypeSettings
 from services.mesh.lease.port import Entry
@@ -31,10 +31,10 @@ def settings_message(entry: Entry) -> type_settings_pb2.TypeSettings:
 
 
 def type_settings_from_proto(message: type_settings_pb2.TypeSettings) -> TypeSettings:
-    said, kept = message.retry_policy, message.retention
+    said, kept = default_retry(message), message.retention
     return TypeSettings(
         type=message.type,
-        retry=retry_from_proto(said) if message.HasField("retry_policy") else None,
+        retry=None if said is None else retry_from_proto(said),
         timeouts=timeouts_from_proto(job_pb2.JobSpec(timeouts=message.timeouts)),
         max_running=message.max_running,
         max_running_per_key=message.max_running_per_key,
@@ -47,10 +47,35 @@ def type_settings_from_proto(message: type_settings_pb2.TypeSettings) -> TypeSet
     )
 
 
+def settings_value(
+    given: type_settings_pb2.TypeSettings, asked: retry_pb2.RetryPolicy | None
+) -> bytes:
+    """What a key of etcd is to hold: all that was given, with what the handler asks for. The type
+    and the etag are the key's own.
+    """
+    message = type_settings_pb2.TypeSettings()
+    message.CopyFrom(given)
+    for field in ("type", "etag", "handler_retry_policy"):
+        message.ClearField(field)
+    if asked is not None:
+        message.handler_retry_policy.CopyFrom(asked)
+    return message.SerializeToString(deterministic=True)
+
+
+def asked_retry(message: type_settings_pb2.TypeSettings) -> retry_pb2.RetryPolicy | None:
+    """The handler's word."""
+    return message.handler_retry_policy if message.HasField("handler_retry_policy") else None
+
+
+def default_retry(message: type_settings_pb2.TypeSettings) -> retry_pb2.RetryPolicy | None:
+    """The operator's word, else the handler's."""
+    return message.retry_policy if message.HasField("retry_policy") else asked_retry(message)
+
+
 def fill_defaults(spec: job_pb2.JobSpec, settings: type_settings_pb2.TypeSettings) -> None:
     """What a submitted job does not say itself; each bound of time by itself."""
-    if settings.HasField("retry_policy") and not spec.HasField("retry_policy"):
-        spec.retry_policy.CopyFrom(settings.retry_policy)
+    if not spec.HasField("retry_policy") and (said := default_retry(settings)) is not None:
+        spec.retry_policy.CopyFrom(said)
     if settings.HasField("timeouts"):
         for bound in BOUNDS:
             if settings.timeouts.HasField(bound) and not spec.timeouts.HasField(bound):  # type: ignore[arg-type]

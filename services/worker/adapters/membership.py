@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from services.mesh.lease import Deleted, Keys, Registry
 from services.mesh.lease.etcd import EtcdClient, EtcdPlaces, JobLocks, LeaseSession
+from services.worker.adapters.declarations import Declarations
 from services.worker.adapters.presence import Presence
 from services.worker.convert import info_to_proto
 from services.worker.domain.info import WorkerInfo
@@ -38,14 +39,18 @@ class EtcdStanding:
         keys: Keys,
         about: Callable[[], WorkerInfo],
         presence: Presence,
+        declarations: Declarations,
     ) -> None:
         self.worker_id = worker_id
         self.lease, self.locks, self.places = lease, locks, places
         self._registry, self._keys = registry, keys
         self._about, self._presence = about, presence
+        self._declarations = declarations
 
     async def announce(self, *, draining: bool = False) -> None:
         info = replace(self._about(), worker_id=self.worker_id, draining=draining)
+        # Before the types: a job of a type that nobody knew has its handler's defaults.
+        await self._declarations.make()
         for type_ in info.capacity:
             # Only if nobody did before: a pool may have written more than its name.
             await self._registry.replace(self._keys.type(type_), b"", 0)
@@ -75,9 +80,11 @@ class EtcdMembership(Membership):
         about: Callable[[], WorkerInfo],
         terms: LeaseTerms,
         presence: Presence,
+        declarations: Declarations,
     ) -> None:
         self._client, self._registry, self._keys = client, registry, keys
         self._about, self._terms, self._presence = about, terms, presence
+        self._declarations = declarations
 
     async def enter(self) -> EtcdStanding:
         terms = self._terms
@@ -88,7 +95,15 @@ class EtcdMembership(Membership):
         locks = JobLocks(self._client, self._keys, lease, worker_id, max_txn_ops=terms.max_txn_ops)
         places = EtcdPlaces(self._client, self._keys, lease, max_txn_ops=terms.max_txn_ops)
         return EtcdStanding(
-            worker_id, lease, locks, places, self._registry, self._keys, self._about, self._presence
+            worker_id,
+            lease,
+            locks,
+            places,
+            self._registry,
+            self._keys,
+            self._about,
+            self._presence,
+            self._declarations,
         )
 
 

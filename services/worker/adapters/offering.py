@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from jobmesh.commands import Command, parse_commands
 from jobmesh.errors import HandlerError
 from jobmesh.handlers import HandlerSpec, load_commands, load_handlers
+from jobmesh.policies import to_retry_policy
+from jobmesh.v1 import retry_pb2
 
+from services.mesh.rpc import Rules
 from services.mesh.runtime import StartupError
 from services.worker.config import WorkerConfig
 
@@ -31,6 +34,15 @@ class Offering:
         """Seconds an attempt may run, of those that say."""
         said: dict[str, HandlerSpec | Command] = {**self.functions, **self.commands}
         return {type_: one.timeout for type_, one in said.items() if one.timeout is not None}
+
+    @property
+    def retry_policies(self) -> dict[str, retry_pb2.RetryPolicy | None]:
+        """What each function asks for; None for one that asks for nothing."""
+        asked = {type_: spec.asked_retry for type_, spec in self.functions.items()}
+        return {
+            type_: None if retry is None else to_retry_policy(retry)
+            for type_, retry in asked.items()
+        }
 
     def of(self, types: tuple[str, ...]) -> Offering:
         """Only these types."""
@@ -62,7 +74,17 @@ def load_offering(config: WorkerConfig) -> Offering:
     if unknown:
         known = ", ".join(sorted(whole.types))
         raise StartupError(f"app {config.app!r} has no type {unknown[0]!r}; it has: {known}")
-    return whole.of(config.types) if config.types else whole
+    chosen = whole.of(config.types) if config.types else whole
+    _check_policies(chosen)
+    return chosen
+
+
+def _check_policies(offering: Offering) -> None:
+    """They become those of jobs, unseen by whoever checks what is submitted."""
+    rules = Rules()
+    for type_, policy in offering.retry_policies.items():
+        for broken in () if policy is None else rules.violations(policy):
+            raise StartupError(f"job {type_!r}: retry: {broken.field} {broken.description}")
 
 
 def _whole(config: WorkerConfig) -> Offering:

@@ -42,5 +42,8 @@ class MemoryTypes:
         if given.etag and given.etag != known.etag:
             await self._abort(context, EtagMismatch("settings of type", given.type))
         given.etag = str(int(known.etag or 0) + 1)
+        given.ClearField("handler_retry_policy")
+        if known.HasField("handler_retry_policy"):
+            given.handler_retry_policy.CopyFrom(known.handler_retry_policy)
         self.type_settings[given.type] = given
         return pb.SetTypeSettingsResponse(settings=given)

@@ -131,6 +131,29 @@ async def test_a_decorated_function_brings_its_type_and_defaults(
     assert spec.timeouts.run.seconds == 30
 
 
+@pytest.mark.parametrize(
+    ("decorator", "options", "attempts"),
+    [
+        ({}, {}, None),
+        ({"retry": Retry.fixed("5s", attempts=7)}, {}, 7),
+        ({"retry": Retry.fixed("5s", attempts=7)}, {"retries": 1}, 2),
+        ({"retry": Retry.fixed("5s", attempts=7)}, {"retry": Retry.linear(attempts=3)}, 3),
+        ({"retries": 3}, {"retries": 0}, 1),
+    ],
+)
+async def test_what_a_job_says_itself_goes_before_its_functions_word(
+    client: AsyncClient,
+    mesh: MemoryMesh,
+    decorator: dict[str, Any],
+    options: dict[str, Any],
+    attempts: int | None,
+) -> None:
+    await client.enqueue(job("primes", **decorator)(lambda: None), **options)
+    spec = mesh.calls["Enqueue"][-1].job
+    assert spec.HasField("retry_policy") == (attempts is not None)
+    assert spec.retry_policy.max_attempts == (attempts or 0)
+
+
 async def test_an_input_the_handler_cannot_take_is_refused_before_it_is_sent(
     client: AsyncClient, mesh: MemoryMesh
 ) -> None:

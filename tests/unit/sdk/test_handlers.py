@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from jobmesh import App, HandlerError, JobFunction, job, load_handlers
+from jobmesh import App, HandlerError, JobFunction, Retry, job, load_handlers
 from jobmesh import examples as example_jobs
 
 
@@ -35,10 +36,29 @@ def test_a_type_the_contract_forbids_is_refused(name: str) -> None:
         job(name)(lambda: None)
 
 
-@pytest.mark.parametrize("wrong", [{"retries": -1}, {"capacity": 0}, {"timeout": 0}])
-def test_senseless_settings_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(HandlerError):
-        job("x", **wrong)(lambda: None)
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"retries": -1}, "negative"),
+        ({"capacity": 0}, "capacity"),
+        ({"timeout": 0}, "timeout"),
+        ({"retries": 1, "retry": Retry.fixed()}, "not both"),
+        ({"retries": 1000}, "at most 1000 attempts in all, not 1001"),
+        ({"retry": Retry.fixed(attempts=1001)}, "at most 1000 attempts"),
+    ],
+)
+def test_senseless_settings_are_refused(wrong: dict[str, Any], why: str) -> None:
+    for decorate in (job("x", **wrong), App("demo").job("x", **wrong)):
+        with pytest.raises(HandlerError, match=why):
+            decorate(lambda: None)
+
+
+def test_a_handler_asks_for_retries_in_short_or_in_full() -> None:
+    app, full = App("demo"), Retry.fixed("5s", attempts=1000)
+    assert job("x")(lambda: None).spec.asked_retry is None
+    assert job("x", retries=999)(lambda: None).spec.asked_retry == Retry.exponential(attempts=1000)
+    assert job("x", retry=full)(lambda: None).spec.asked_retry == full
+    assert app.job("x", retry=full)(lambda: None).spec.asked_retry == full
 
 
 def test_the_shipped_examples_load() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from jobmesh import AsyncClient, Retry
 from jobmesh.errors import CallError
+from jobmesh.policies import to_retry_policy
 from jobmesh.v1 import retry_pb2
+from jobmesh.v1.type_settings_pb2 import TypeSettings
 
 from services.mesh.errors import EtagMismatch
 from tests.unit.sdk import test_cli
@@ -66,6 +68,18 @@ async def test_the_command_sets_and_shows(run: Run, mesh: MemoryMesh) -> None:
     assert "keep succeeded       1d 00h" in shown
     ran = await run(*set_, "--keep-succeeded", "default", "--json")
     assert "succeeded" not in ran.lines[0].get("retention", {})
+
+
+async def test_the_handlers_word_is_shown_where_no_other_holds(run: Run, mesh: MemoryMesh) -> None:
+    asked = to_retry_policy(Retry.exponential(attempts=4))
+    mesh.type_settings["echo"] = TypeSettings(type="echo", handler_retry_policy=asked)
+    line = "retry                exponential from 1.0 s, 4 attempts (by the handler)\n"
+    assert line in (await run("type", "show", "echo")).out
+    assert (
+        "retry                none\n" in (await run("type", "set", "echo", "--retry", "none")).out
+    )
+    assert line in (await run("type", "set", "echo", "--retry", "default")).out
+    assert "retry                none\n" in (await run("type", "show", "other")).out
 
 
 async def test_a_set_that_says_nothing_or_nonsense_is_refused(run: Run, mesh: MemoryMesh) -> None:
