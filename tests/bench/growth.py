@@ -30,8 +30,9 @@ import psycopg
 from localmesh.harness import RunningMesh, running_mesh
 
 from services.mesh.jobs.ids import new_job_keys
-from services.mesh.jobs.model import AlikeJobs, Claimed, NewJob, Payload
+from services.mesh.jobs.model import AlikeJobs, Claimed, JobFilter, NewJob, Payload
 from services.mesh.jobs.reports import Successes
+from services.mesh.jobs.states import JobState
 from services.mesh.store.postgres import PostgresShard
 from tests.bench.ground import described, say
 
@@ -40,6 +41,9 @@ WORKER = "worker-0123456789abcdef"
 BATCH = 500
 FILL_AT_ONCE = 100_000
 SAY_EACH = 1_000_000
+#: The first page of a list, as ListJobs asks each shard for it.
+PAGE = 50
+DONE = JobFilter("default", frozenset({JobState.SUCCEEDED}), frozenset({"noop"}))
 TABLES = ("jobs", "job_events", "queue", "in_flight", "commits")
 
 _FINISHED = """
@@ -78,11 +82,12 @@ class Figures:
     put: list[float] = field(default_factory=list)
     claim: list[float] = field(default_factory=list)
     report: list[float] = field(default_factory=list)
+    page: list[float] = field(default_factory=list)
     cpu_us_per_job: float = 0.0
     wal_bytes_per_job: float = 0.0
 
     def told(self) -> dict[str, float]:
-        named = {"put": self.put, "claim": self.claim, "report": self.report}
+        named = {"put": self.put, "claim": self.claim, "report": self.report, "page": self.page}
         found = {f"{name}_ms": round(statistics.median(v), 2) for name, v in named.items()}
         found["cpu_us_per_job"] = round(self.cpu_us_per_job, 1)
         return found | {"wal_bytes_per_job": round(self.wal_bytes_per_job)}
@@ -123,11 +128,13 @@ class Grown:
         times.append(time.perf_counter())
         await self._shard.report([], [_successes(held)])
         times.append(time.perf_counter())
+        listed = await self._shard.list_jobs(DONE, None, PAGE)
+        times.append(time.perf_counter())
         assert len(held) == BATCH, f"claimed {len(held)} of {BATCH}"
-        for series, begin, end in zip(
-            (figures.put, figures.claim, figures.report), times, times[1:], strict=False
-        ):
-            series.append((end - begin) * 1e3)
+        assert len(listed) == PAGE, f"listed {len(listed)} of {PAGE}"
+        series = (figures.put, figures.claim, figures.report, figures.page)
+        for found, (begin, end) in zip(series, pairwise(times), strict=True):
+            found.append((end - begin) * 1e3)
 
     async def close(self) -> None:
         await self._shard.close()
@@ -150,9 +157,7 @@ class Grown:
         )
         with psycopg.connect(self._dsn) as connection:
             found = dict(connection.execute(query).fetchall())
-        return {
-            name: found[name] for name in ("jobs", "job_events", "queue", "in_flight", "commits")
-        }
+        return {name: found[name] for name in TABLES}
 
     def snapshot(self) -> psycopg.Connection[Any]:
         """A transaction that sees the shard as it is now, for as long as it is open."""
