@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,17 +134,25 @@ def _last(text: str) -> str:
     return text.strip().splitlines()[-1] if text.strip() else "failed"
 
 
-def said(name: str, found: dict[str, Any], ours: dict[str, Any]) -> None:
-    say(f"{name:16}" + "".join(_cell(total(found[f]), total(ours[f]), name) for f in NAMES))
-    if "left_out" in found:
-        say(f"{'':16}rest left out: {found['left_out']}")
+def said(peers: Mapping[str, dict[str, Any]]) -> None:
+    """A line per figure, a column per queue."""
+    ours = peers["jobmesh"]
+    say(f"\n{'':28}" + "".join(f"{name:^21}" for name in peers))
+    for figure in NAMES:
+        mine = total(ours[figure])
+        cells = (_cell(total(found[figure]), mine, name) for name, found in peers.items())
+        say(f"{figure:28}" + "".join(cells))
+    say("(ours ÷ the peer's)")
+    for name, found in peers.items():
+        if "left_out" in found:
+            say(f"{name}: the rest is left out: {found['left_out']}")
 
 
 def _cell(value: float | None, mine: float | None, name: str) -> str:
     if value is None:
-        return f"{'-':>9}{'':10}"
+        return f"{'-':>9}{'':12}"
     ratio = f" ({mine / value:.2f} x)" if value and mine and name != "jobmesh" else ""
-    return f"{value:>9,.1f}{ratio:10}"
+    return f"{value:>9,.1f}{ratio:12}"
 
 
 def total(figure: Any) -> float | None:
@@ -164,11 +173,7 @@ def main() -> None:
     for name in given.peers:
         say(f"measuring {name} …")
         peers[name] = run_peer(name, given.jobs, given.singles)
-    heads = [name.removesuffix("_jobs_per_s").removesuffix("_per_job") for name in NAMES]
-    say(f"\n{'':16}" + "".join(f"{head:>19}" for head in heads))
-    for name, found in peers.items():
-        said(name, found, ours)
-    say("(ours ÷ the peer's)")
+    said(peers)
     try:
         kept = json.loads(RESULTS.read_text())
     except (OSError, ValueError):
