@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -29,9 +29,13 @@ class Announcer(Protocol):
         ...
 
     async def due(
-        self, shard: str, types: Iterable[str], soon: Mapping[str, Soon] = NOTHING_SOON
+        self,
+        shard: str,
+        types: Iterable[str],
+        soon: Mapping[str, Soon] = NOTHING_SOON,
+        long: Collection[str] = (),
     ) -> None:
-        """Jobs of these types are due, or will be in a moment."""
+        """Jobs of these types are due, some of those of `long` for long; or will be in a moment."""
         ...
 
     async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None:

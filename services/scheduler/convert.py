@@ -46,12 +46,16 @@ def nudge_from_bytes(payload: bytes, type_: str) -> Word:
     except DecodeError as error:
         raise ValueError(f"not a nudge: {error}") from error
     types = list(message.types) or [type_]
-    return Word(message.shard, types, message.due_time_us, message.more, message.schedule)
+    return Word(
+        message.shard, types, message.due_time_us, message.more, message.schedule, message.long_due
+    )
 
 
 def nudge_to_bytes(shard: str, types: Sequence[str], first: datetime | None = None) -> bytes:
-    """Work that is due; or, with `first`, soon: from then on, at times that are not named."""
-    nudge = bus_pb2.Nudge(shard=shard, types=types)
+    """Work that is due, nobody knows since when; or, with `first`, soon: from then on, at times
+    that are not named.
+    """
+    nudge = bus_pb2.Nudge(shard=shard, types=types, long_due=first is None)
     if first is not None:
         nudge.due_time_us, nudge.more = micros_of(first), True
     return nudge.SerializeToString()

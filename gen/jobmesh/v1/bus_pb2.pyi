@@ -34,6 +34,7 @@ class Nudge(_message.Message):
     DUE_TIME_US_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     SCHEDULE_FIELD_NUMBER: _builtins.int
+    LONG_DUE_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     """The shard that has the work."""
     due_time_us: _builtins.int
@@ -42,6 +43,10 @@ class Nudge(_message.Message):
     """Some of the work is due soon after `due_time_us`, at times that are not named: read the slot again."""
     schedule: _builtins.bool
     """The work is a schedule of the shard, new or changed, whose next time is `due_time_us`."""
+    long_due: _builtins.bool
+    """Some of the work has been due for long: it came back, or may go only now. Claims that begin where an earlier one
+    found nothing more would pass it over.
+    """
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The types, for a nudge about several at once. Empty: the type of the subject."""
@@ -54,10 +59,11 @@ class Nudge(_message.Message):
         due_time_us: _builtins.int = ...,
         more: _builtins.bool = ...,
         schedule: _builtins.bool = ...,
+        long_due: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "more", b"more", "schedule", b"schedule", "shard", b"shard", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "long_due", b"long_due", "more", b"more", "schedule", b"schedule", "shard", b"shard", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

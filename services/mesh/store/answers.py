@@ -106,6 +106,8 @@ class ClaimAnswer:
     """Some are due and were passed over, since their keys have no room."""
     more: bool = False
     """There are others that it did not look at."""
+    took: float = 0.0
+    """Seconds, by the shard's clock; 0: not known."""
 
 
 @record

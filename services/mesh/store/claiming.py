@@ -88,7 +88,7 @@ class Claiming(Saying):
         params = {"type": type, "worker_id": worker_id, "ahead": ahead, "recent": recent}
         while True:
             found = await self._fetch("claim", params | {"limit": Int8(limit - len(rows))})
-            claimed = [row[2:] for row in found if row[2] is not None]
+            claimed = [row[3:] for row in found if row[3] is not None]
             # Places that outlived their jobs were taken too: others may be due behind them.
             stale = found[0][0] > len(claimed)
             rows += claimed
@@ -101,6 +101,7 @@ class Claiming(Saying):
             [_claimed(type, row, stored.get(row[0])) for row in rows],
             [_claimed_event(type, worker_id, row) for row in rows],
             found[0][1],
+            took=(found[-1][2] - found[0][1]).total_seconds(),
         )
 
     async def claim_keyed(

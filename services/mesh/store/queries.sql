@@ -210,7 +210,7 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
      LIMIT %(limit)s
        FOR UPDATE SKIP LOCKED
 ), {claimed}
-SELECT d.taken, t.now, c.*
+SELECT d.taken, t.now, clock_timestamp(), c.*
   FROM clock t CROSS JOIN (SELECT count(*) AS taken FROM due) AS d LEFT JOIN claimed c ON true
 
 -- name: start, writes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -58,11 +58,15 @@ class BusAnnouncer:
         await self._publish(self._subjects.hint(shard), bell.SerializeToString())
 
     async def due(
-        self, shard: str, types: Iterable[str], soon: Mapping[str, Soon] = NOTHING_SOON
+        self,
+        shard: str,
+        types: Iterable[str],
+        soon: Mapping[str, Soon] = NOTHING_SOON,
+        long: Collection[str] = (),
     ) -> None:
-        nudge = bus_pb2.Nudge(shard=shard).SerializeToString()
         for type_ in types:
-            await self._publish(self._subjects.due(type_), nudge)
+            nudge = bus_pb2.Nudge(shard=shard, long_due=type_ in long)
+            await self._publish(self._subjects.due(type_), nudge.SerializeToString())
         for type_, when in soon.items():
             later = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(when.first), more=when.more)
             await self._publish(self._subjects.due(type_), later.SerializeToString())

@@ -260,7 +260,7 @@ class Changes:
     async def _tell(self, shard: str, events: Sequence[JobEvent]) -> None:
         due = due_work((event.type, event.due_time, event.time) for event in events)
         if due:
-            await self._announcer.due(shard, due.now, due.soon)
+            await self._announcer.due(shard, due.now, due.soon, due.long)
         await self._announcer.committed(shard, events)
 
 

@@ -138,7 +138,7 @@ class Committer:
         await self._announcer.committed(self._shard, answer.events, answer.columns)
         due = work_due_again(answer.events)
         if due:
-            await self._announcer.due(self._shard, due.now, due.soon)
+            await self._announcer.due(self._shard, due.now, due.soon, due.long)
         outcomes = answer.outcomes + [result.outcome for result in answer.results]
         return self._counted([_VERDICTS[outcome] for outcome in outcomes])
 

@@ -268,7 +268,7 @@ class Submission:
             if result.state is JobState.SCHEDULED
         )
         if due:
-            await self._announcer.due(shard, due.now, due.soon)
+            await self._announcer.due(shard, due.now, due.soon, due.long)
         if drafts[places[0]].wish is not None:  # jobs that were there before may have changed
             await self._announcer.committed(shard, answer.events)
         elif created:

@@ -9,6 +9,8 @@ from types import MappingProxyType
 
 #: Schedulers read further ahead than this all the time; what is due later needs no nudge.
 SOON = timedelta(seconds=5)
+#: Schedulers look further back than this all the time; what was due before that they must be told.
+LONG = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class DueWork:
 
     now: set[str] = field(default_factory=set)
     soon: dict[str, Soon] = field(default_factory=dict)
+    long: set[str] = field(default_factory=set)
+    """Those of `now` of which some has been due for long."""
 
     def __bool__(self) -> bool:
         return bool(self.now or self.soon)
@@ -46,6 +50,8 @@ def due_work(jobs: Iterable[tuple[str, datetime | None, datetime]]) -> DueWork:
             continue
         if due <= now:
             work.now.add(type_)
+            if now - due > LONG:
+                work.long.add(type_)
         elif due - now <= SOON:
             known = work.soon.get(type_)
             work.soon[type_] = known.and_at(due) if known else Soon(due)

@@ -30,6 +30,8 @@ class DueBoard:
         self.wake: Callable[[], None] = lambda: None
         #: Told that there is word of work, and no credit for it.
         self.on_unserved: Callable[[], None] = lambda: None
+        #: Told of a type and a shard that may have work which has been due for long.
+        self.on_long_due: Callable[[str, str], None] = lambda type_, shard: None
         #: Told of work that was heard to be due in a moment.
         self.on_soon: Callable[[Word], None] = lambda word: None
 
@@ -48,16 +50,20 @@ class DueBoard:
             return
         for type_ in word.types:
             self.flags.raise_(type_, word.shard, told=True)
+            if word.long_due:
+                self.on_long_due(type_, word.shard)
         credit = [self.has_credit(type_) for type_ in word.types]
         if any(credit):
             self.wake()
         if not all(credit):
             self.on_unserved()
 
-    def found(self, shard: str, types: Iterable[str]) -> None:
-        """We saw due work ourselves."""
+    def found(self, shard: str, types: Iterable[str], *, long_due: bool = False) -> None:
+        """We saw due work ourselves; `long_due`: or put back what was due before."""
         for type_ in types:
             self.flags.raise_(type_, shard, told=False)
+            if long_due:
+                self.on_long_due(type_, shard)
         self.wake()
 
     # --- and goes out

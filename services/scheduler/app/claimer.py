@@ -227,6 +227,10 @@ class Claimer(Loop):
         )
         self._tasks.spawn(self._run_claim(claim), f"claim-{shard}-{grab.type}", vital=False)
 
+    def look_at_everything(self, type_: str, shard: str) -> None:
+        """There may be work that has been due for long."""
+        self._lane(type_, shard).depth.forget(self._clock.monotonic())
+
     def _lane(self, type_: str, shard: str) -> _Lane:
         lane = self._lanes.get((type_, shard))
         if lane is None:
@@ -267,7 +271,8 @@ class Claimer(Loop):
                 self._shards.clocks[shard].read(micros(answer.now), claim.began, received)
             if claim.recent is None:
                 lane.share.ended(_waited(answer), full=brought >= claim.limit)
-                lane.depth.looked(claim.began, received, short=brought < claim.limit)
+                short = brought < claim.limit
+                lane.depth.looked(claim.began, received, answer.took, short=short)
             if claim.settings is not None:
                 answer = self._bounds.brought(claim.settings, answer)
             return answer
@@ -377,6 +382,7 @@ class Claimer(Loop):
         dispatches = [(job.id, job.fence) for job in jobs]
         try:
             await self._shards.ask(claim.shard, lambda store: store.sweep(dispatches))
+            self.look_at_everything(claim.grab.type, claim.shard)
         except MeshError as error:
             extra = {"action": "take_back_failed", "shard": claim.shard, "count": len(jobs)}
             log.warning("unsent jobs are left to the sweep: %s", error, extra=extra)

@@ -117,7 +117,8 @@ class Releaser:
         log.debug("released jobs that waited for others", extra=extra)
         self._measures.released(name, len(events))
         freed = [(e.type, e.due_time, e.time) for e in events if e.due_time is not None]
-        self._board.found(name, {type_ for type_, due, now in freed if due <= now})
+        due_types = {type_ for type_, due, now in freed if due <= now}
+        self._board.found(name, due_types, long_due=True)
         # What is due in a moment belongs into a slot: whoever keeps that shard should look.
         soon = [(type_, due) for type_, due, now in freed if now < due <= now + SOON]
         with suppress(DependencyUnavailable):

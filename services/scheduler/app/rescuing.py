@@ -85,6 +85,6 @@ class Rescuer:
         log.info("took back the jobs of lost workers", extra=extra)
         self._measures.returned(self.shard, "rescue", len(events))
         waiting = {event.type for event in events if event.state is JobState.SCHEDULED}
-        self._board.found(self.shard, waiting)
+        self._board.found(self.shard, waiting, long_due=True)
         with suppress(DependencyUnavailable):
             await self._broker.hint(self.shard, events)

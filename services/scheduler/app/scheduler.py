@@ -153,6 +153,7 @@ class Scheduler:
     def _connect(self, readiness: Readiness) -> None:
         self.board.wake = self.claimer.nudge
         self.board.on_unserved = self.caller.unserved
+        self.board.on_long_due = self.claimer.look_at_everything
         self.board.on_soon = lambda word: self.keepings[word.shard].heard(word)
         self.limits.wake = self.claimer.nudge
         self.limits.members = lambda: self.membership.members

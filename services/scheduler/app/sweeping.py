@@ -72,6 +72,6 @@ class Sweeper:
         extra = {"action": "jobs_swept", "shard": self.shard, "count": len(swept)}
         log.info("took back lost dispatches", extra=extra)
         self._measures.returned(self.shard, "sweep", len(swept))
-        self._board.found(self.shard, {event.type for event in swept})
+        self._board.found(self.shard, {event.type for event in swept}, long_due=True)
         with suppress(DependencyUnavailable):
             await self._broker.hint(self.shard, swept)

@@ -7,10 +7,11 @@ after ten minutes take dozens of times as long.
 
 So a claim that found all there was sets a mark, and the next ones begin there, less a margin for
 what was being stored meanwhile. What has been due for longer can still come up: a dispatch that was
-lost, a job that was handed back, one that another claim had locked. It is found by the next look at
-everything, which may be had again after so many times what the last one took. While looks are
-quick, which is the rule, that is at once and nothing changes; when they are slow they take a small
-part of the time.
+lost, a job that was handed back or had to wait for others. Whoever puts it there says so, and then
+everything is looked at. Words may get lost, and another claim may have had a job locked, so
+everything is looked at all the same from time to time: again after so many times what the last look
+took in the server. While looks are quick, which is the rule, that is at once and nothing changes;
+when they are slow they take a small part of the time.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ class DepthRules:
 
     margin: float = 10.0
     """Longer than a statement that stores jobs may take."""
-    factor: float = 20.0
+    factor: float = 50.0
     """A look at everything is followed by so many times what it took without another."""
-    quick: float = 0.005
+    quick: float = 0.002
     """A look that took no longer than this may be had again at once."""
-    most: float = 0.5
+    most: float = 5.0
     """Everything is looked at this often, whatever it takes."""
 
 
 class Depth:
     """The mark of one (type, shard)."""
 
-    __slots__ = ("_again_at", "_mark", "_rules")
+    __slots__ = ("_again_at", "_forgot_at", "_mark", "_rules")
 
     def __init__(self, rules: DepthRules) -> None:
         self._rules = rules
         self._mark: float | None = None
-        self._again_at = float("-inf")
+        self._again_at = self._forgot_at = float("-inf")
 
     def next(self, now: float) -> float | None:
         """How far back the next claim shall look, in seconds; None: as far as there is work."""
@@ -52,9 +53,12 @@ class Depth:
         """Seconds until everything may be looked at again."""
         return max(0.0, self._again_at - now)
 
-    def looked(self, began: float, ended: float, *, short: bool) -> None:
-        """A claim looked at everything; `short`: and took all there was."""
-        took = ended - began
+    def looked(self, began: float, ended: float, took: float, *, short: bool) -> None:
+        """A claim looked at everything, for so long; `short`: and took all there was."""
         rest = min(self._rules.most, self._rules.factor * took)
         self._again_at = ended + (rest if took > self._rules.quick else 0.0)
-        self._mark = began if short else None
+        self._mark = began if short and began > self._forgot_at else None
+
+    def forget(self, now: float) -> None:
+        """Something came up that may lie before the mark."""
+        self._mark, self._forgot_at = None, now

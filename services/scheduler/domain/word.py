@@ -18,6 +18,8 @@ class Word:
     """There is more that is due soon after."""
     schedule: bool = False
     """The work is a schedule, new or changed."""
+    long_due: bool = False
+    """Some of it has been due for long."""
 
     @property
     def is_due(self) -> bool:

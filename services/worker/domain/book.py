@@ -8,15 +8,15 @@ ceases to take work when too much is unsettled. What is in hand at that moment c
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import HandedBack
 
-#: How many ended attempts are remembered, to recognise a dispatch that arrives a second time.
-MEMORY = 65_536
+#: How many ended attempts are remembered, to recognise a dispatch that arrives a second time: so
+#: many at least, and twice as many at most.
+MEMORY = 16_384
 RETURN_SECONDS = 1.0
 #: How many times the bound on unsettled attempts is still given back, and not simply dropped.
 FLOOD = 4
@@ -67,10 +67,10 @@ class AttemptBook:
         #: Types that attached executors run, and who knows how many more of them they can take.
         self._lent: frozenset[str] = frozenset()
         self._lender: Callable[[str], int] = _no_room
-        #: Newest fence of jobs whose attempts ended or were refused here, the oldest ones first.
-        #: Not a plain dictionary: to find the first entry of one that always loses its first, all
-        #: that were lost before are passed.
-        self._ended: OrderedDict[bytes, int] = OrderedDict()
+        #: Newest fence of jobs whose attempts ended or were refused here: the last ones, and those
+        #: before. Forgetting half at once takes neither order nor a search for the oldest.
+        self._ended: dict[bytes, int] = {}
+        self._ended_before: dict[bytes, int] = {}
 
     # --- what happens
 
@@ -93,7 +93,7 @@ class AttemptBook:
             # Ours was given up by the mesh. It must end before the job may run here again: the two
             # would share a lock.
             return Refused(HandedBack("older attempt runs here", RETURN_SECONDS), here)
-        if self._ended.get(attempt.key, -1) >= attempt.fence:
+        if self._last_fence(attempt.key) >= attempt.fence:
             return _IGNORED
         if len(self._unsettled) >= FLOOD * self._max_unsettled:
             # Nobody was asked for these. Not even giving them back is free; the sweep finds them.
@@ -112,11 +112,15 @@ class AttemptBook:
         self._remember(attempt)
 
     def _remember(self, attempt: Attempt) -> None:
-        ended, key = self._ended, attempt.key
-        # Taken out and put in again, so that it is the newest.
-        ended[key] = max(attempt.fence, ended.pop(key, 0))
-        if len(ended) > self._memory:
-            ended.popitem(last=False)
+        key = attempt.key
+        self._ended[key] = max(attempt.fence, self._last_fence(key))
+        if len(self._ended) >= self._memory:
+            self._ended, self._ended_before = {}, self._ended
+
+    def _last_fence(self, key: bytes) -> int:
+        """Of the newest dispatch of this job that ended here; -1: not known."""
+        fence = self._ended.get(key)
+        return self._ended_before.get(key, -1) if fence is None else fence
 
     def settle(self, attempt: Attempt) -> bool:
         """Nothing more is to be said about it. True if that makes room for every type."""

@@ -14,6 +14,7 @@ def test_work_is_due_now_or_soon_or_of_no_interest_yet() -> None:
     jobs = [
         ("now", NOW, NOW),
         ("past", NOW - SECOND, NOW),
+        ("old", NOW - 6 * SECOND, NOW),
         ("soon", NOW + 3 * SECOND, NOW),
         ("many", NOW + 3 * SECOND, NOW),
         ("many", NOW + 2 * SECOND, NOW),
@@ -23,7 +24,8 @@ def test_work_is_due_now_or_soon_or_of_no_interest_yet() -> None:
         ("ended", None, NOW),
     ]
     work = due_work(jobs)
-    assert work.now == {"now", "past", "both"}
+    assert work.now == {"now", "past", "old", "both"}
+    assert work.long == {"old"}
     assert work.soon == {
         "soon": Soon(NOW + 3 * SECOND),
         "many": Soon(NOW + 2 * SECOND, more=True),

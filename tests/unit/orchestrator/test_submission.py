@@ -76,7 +76,7 @@ class Silent:
 
     async def stored(self, shard: str, names: Any) -> None: ...
 
-    async def due(self, shard: str, types: Any, soon: Any = NOTHING_SOON) -> None:
+    async def due(self, shard: str, types: Any, soon: Any = NOTHING_SOON, long: Any = ()) -> None:
         self.nudged.append((shard, set(types)))
 
     async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None: ...

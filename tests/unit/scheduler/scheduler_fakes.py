@@ -315,6 +315,7 @@ class Bench:
             rules,
         )
         self.board.wake = self.claimer.nudge
+        self.board.on_long_due = self.claimer.look_at_everything
         self.bounds.wake = self.claimer.nudge
         self._numbers = 0
 
