@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import grpc
+from jobmesh.client import AsyncClient
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, orchestrator_service_pb2, payload_pb2
 from jobmesh.v1 import scheduler_service_pb2 as scheduler_pb
@@ -46,6 +47,7 @@ class Load:
     """A client of the mesh that keeps it busy."""
 
     def __init__(self, enqueue: str, orchestrator: str) -> None:
+        self._target = enqueue
         self._channels = [
             grpc.aio.insecure_channel(target, OPTIONS) for target in (enqueue, orchestrator)
         ]
@@ -145,6 +147,23 @@ class Load:
                 ids.append(answer.job.id)
 
         await asyncio.gather(*(caller() for _ in range(concurrency)))
+        stored = time.perf_counter()
+        await asyncio.gather(*(self.watch(part) for part in chunks(ids)))
+        return Run(count, began, stored, time.perf_counter())
+
+    async def singles_by_client(self, count: int, concurrency: int) -> Run:
+        """The same through the Python client, whose calls share messages."""
+        turns = iter(range(count))
+        ids: list[str] = []
+        async with AsyncClient(self._target, timeout=60) as client:
+            began = time.perf_counter()
+
+            async def caller() -> None:
+                for _ in turns:
+                    handle = await client.enqueue("noop", PAYLOAD)
+                    ids.append(handle.id)
+
+            await asyncio.gather(*(caller() for _ in range(concurrency)))
         stored = time.perf_counter()
         await asyncio.gather(*(self.watch(part) for part in chunks(ids)))
         return Run(count, began, stored, time.perf_counter())

@@ -29,6 +29,7 @@ RATES = {
     "throughput_watched_jobs_per_s": "batches, 1,000 watchers",
     "drain_jobs_per_s": "drain only",
     "throughput_unary_jobs_per_s": "single calls, 64 callers",
+    "throughput_client_jobs_per_s": "the same by the Python client",
     "large_jobs_per_s": "1 MB in and out (S3)",
 }
 TIMES = {
@@ -41,6 +42,7 @@ CPU = {
     "cpu_us_per_job_stream": "stream",
     "cpu_us_per_job_drain": "drain",
     "cpu_us_per_job_unary": "single calls",
+    "cpu_us_per_job_client": "the same by the Python client",
 }
 
 

@@ -25,6 +25,7 @@ WORKLOADS = (
     "stream",
     "drain",
     "unary",
+    "client",
     "latency",
     "latency_half_peak",
     "lateness",
@@ -82,6 +83,11 @@ class Bench:
         before = cpu.read(self._mesh)
         run = await self._load.singles(max(self._jobs // 10, 500), CALLERS)
         self._told("throughput_unary_jobs_per_s", run, before, "cpu_us_per_job_unary")
+
+    async def _client(self) -> None:
+        before = cpu.read(self._mesh)
+        run = await self._load.singles_by_client(max(self._jobs // 10, 500), CALLERS)
+        self._told("throughput_client_jobs_per_s", run, before, "cpu_us_per_job_client")
 
     async def _latency(self) -> None:
         values = await self._load.stamped(200, 50)

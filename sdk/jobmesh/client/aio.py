@@ -100,7 +100,10 @@ class AsyncClient(JobChanges, TypeCalls):
         namespace: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> AsyncJobHandle:
-        """Submits a job: when it returns, the job is durable. Options: the fields of NewJob."""
+        """Submits a job: when it returns, the job is durable. Options: the fields of NewJob.
+
+        Calls that are made beside each other share messages, and are answered each by itself.
+        """
         new = NewJob(type, input, **options)
         space = self._session.namespace(namespace)
         key = Key.of(new.idempotency_key)
@@ -115,8 +118,8 @@ class AsyncClient(JobChanges, TypeCalls):
             request.idempotency_key = key.value
             return allowed
 
-        answer = await self._session.call(self.stub.Enqueue, request, repeat=repeat)
-        return AsyncJobHandle(self._session, answer.job.id, space, existing=answer.existing)
+        stored = await self._session.call(self._session.submit(space), request, repeat=repeat)
+        return AsyncJobHandle(self._session, stored.id, space, existing=stored.existing)
 
     async def enqueue_many(
         self,

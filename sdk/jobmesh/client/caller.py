@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol, TypeVar
 
 import grpc
 
 from jobmesh.client.status import from_rpc, is_transient
 from jobmesh.errors import CallError
 
-Request = TypeVar("Request")
-Response = TypeVar("Response")
+Request = TypeVar("Request", contravariant=True)
+Response = TypeVar("Response", covariant=True)
 
 ADDRESS_VARIABLE = "JOBMESH_ADDRESS"
 DEFAULT_ADDRESS = "127.0.0.1:7101"
@@ -42,6 +42,12 @@ def pauses() -> Iterator[float]:
     while True:
         yield ceiling * random.uniform(0.5, 1.0)
         ceiling = min(ceiling * 2, MAX_PAUSE_SECONDS)
+
+
+class Method(Protocol[Request, Response]):
+    """A method of a stub, or what stands for one and explains its errors itself."""
+
+    def __call__(self, request: Request, /, *, timeout: float) -> Awaitable[Response]: ...
 
 
 class Caller:
@@ -79,7 +85,7 @@ class Caller:
 
     async def call(
         self,
-        method: grpc.aio.UnaryUnaryMultiCallable[Request, Response],
+        method: Method[Request, Response],
         request: Request,
         *,
         repeat: bool | Callable[[CallError], bool],
@@ -99,6 +105,8 @@ class Caller:
                 return await method(request, timeout=max(deadline - clock(), 0.001))
             except grpc.aio.AioRpcError as failure:
                 error = self.explain(failure, limit)
+            except CallError as failure:
+                error = failure
             if not is_transient(error) or tries >= self.attempts or not allowed(error):
                 raise error
             wait = max(pause, error.retry_after or 0)

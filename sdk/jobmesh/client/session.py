@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc
-
-from jobmesh.client.caller import Caller, Request, Response
+from jobmesh.client.caller import Caller, Method, Request, Response
+from jobmesh.client.gathering import Gathering
 from jobmesh.client.submission import function_of
 from jobmesh.client.transfer import INLINE_BYTES, Transfer
 from jobmesh.errors import CallError
@@ -28,6 +27,7 @@ class Session:
     def __init__(self, caller: Caller, namespace: str) -> None:
         self.caller = caller
         self._namespace = namespace
+        self._gatherings: dict[str, Gathering] = {}
 
     @cached_property
     def stub(self) -> EnqueueServiceAsyncStub:
@@ -41,9 +41,17 @@ class Session:
         """The namespace a call is about: its own, or the client's."""
         return self._namespace if given is None else given
 
+    def submit(self, namespace: str) -> Gathering:
+        """What single submissions to a namespace go through."""
+        found = self._gatherings.get(namespace)
+        if found is None:
+            forget = partial(self._gatherings.pop, namespace, None)
+            found = self._gatherings[namespace] = Gathering(self.stub, forget)
+        return found
+
     async def call(
         self,
-        method: grpc.aio.UnaryUnaryMultiCallable[Request, Response],
+        method: Method[Request, Response],
         request: Request,
         *,
         repeat: bool | Callable[[CallError], bool] = True,

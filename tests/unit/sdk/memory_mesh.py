@@ -167,7 +167,7 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
     ) -> tuple[job_pb2.Job, bool]:
         if spec.type not in self.types:
             await self._abort(context, UnknownType(spec.type))
-        content = hashlib.sha256(spec.SerializeToString(deterministic=True)).digest()
+        content = _content(spec)
         known = self.keys.get((namespace, key)) if key else None
         if known is not None:
             if known[1] != content:
@@ -229,7 +229,7 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
         known = self.keys.get((namespace, item.idempotency_key))
         job_id = known[0] if known else self.put(item.job, namespace).id
         if item.idempotency_key:
-            self.keys[namespace, item.idempotency_key] = (job_id, b"")
+            self.keys[namespace, item.idempotency_key] = (job_id, _content(item.job))
         if planned is not None and isinstance(planned.error, MeshError):
             return _item_error(planned.error)
         return pb.EnqueueResult(job_id=job_id, existing=known is not None)
@@ -420,6 +420,10 @@ class MemoryOrchestrator(OrchestratorServiceServicer):
         return orchestrator_service_pb2.ListShardsResponse(
             topology=topology_pb2.Topology(epoch=3, shards=shards)
         )
+
+
+def _content(spec: job_pb2.JobSpec) -> bytes:
+    return hashlib.sha256(spec.SerializeToString(deterministic=True)).digest()
 
 
 def _item_error(error: MeshError) -> pb.EnqueueResult:
