@@ -7,6 +7,7 @@ each test gets a database, buckets and name prefixes of its own in it. Where the
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import Iterator
@@ -62,6 +63,27 @@ def postgres_dsns(servers: TestServers, postgres_admin: psycopg.Connection) -> I
 def shard_dsn(servers: TestServers, postgres_admin: psycopg.Connection) -> Iterator[str]:
     """A fresh, empty database for this test."""
     with _databases(postgres_admin, servers.postgres(), [f"t_{uuid.uuid4().hex[:12]}"]) as dsns:
+        yield dsns[0]
+
+
+@pytest.fixture(scope="session")
+def shard_template(servers: TestServers, postgres_admin: psycopg.Connection) -> Iterator[str]:
+    """The name of a database that is a migrated shard `s0`, to make others like it."""
+    from services.mesh.store.postgres import PostgresShard
+
+    name = f"template_{uuid.uuid4().hex[:8]}"
+    with _databases(postgres_admin, servers.postgres(), [name]) as dsns:
+        asyncio.run(PostgresShard("s0", dsns[0]).migrate())
+        yield name
+
+
+@pytest.fixture
+def migrated_dsn(
+    servers: TestServers, postgres_admin: psycopg.Connection, shard_template: str
+) -> Iterator[str]:
+    """A fresh shard `s0` for this test: a copy takes a quarter of the time of the migrations."""
+    names = [f"t_{uuid.uuid4().hex[:12]}"]
+    with _databases(postgres_admin, servers.postgres(), names, shard_template) as dsns:
         yield dsns[0]
 
 
@@ -136,14 +158,21 @@ def unique_prefix() -> str:
 class _databases:  # noqa: N801 - reads as a function: `with _databases(...) as dsns`
     """Databases that exist within the block."""
 
-    def __init__(self, admin: psycopg.Connection, admin_dsn: str, names: list[str]) -> None:
+    def __init__(
+        self,
+        admin: psycopg.Connection,
+        admin_dsn: str,
+        names: list[str],
+        template: str = "template1",
+    ) -> None:
         self._admin = admin
         self._dsn = admin_dsn
         self._names = names
+        self._template = template
 
     def __enter__(self) -> list[str]:
         for name in self._names:
-            self._admin.execute(f'CREATE DATABASE "{name}"'.encode())
+            self._admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"'.encode())
         return [_with_database(self._dsn, name) for name in self._names]
 
     def __exit__(self, *_: object) -> None:

@@ -136,11 +136,11 @@ async def opened(dsn: str, name: str = "s0", **settings: Any) -> AsyncIterator[P
 
 
 @pytest.fixture(name="rig")
-async def rig_of_test(shard_dsn: str) -> AsyncIterator[Rig]:
+async def rig_of_test(migrated_dsn: str) -> AsyncIterator[Rig]:
     """A fresh shard; after the test its tables are audited."""
-    async with opened(shard_dsn) as store:
-        yield Rig(shard_dsn, store)
-    audit(shard_dsn)
+    async with opened(migrated_dsn) as store:
+        yield Rig(migrated_dsn, store)
+    audit(migrated_dsn)
 
 
 # --- the auditor
