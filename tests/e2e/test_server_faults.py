@@ -191,6 +191,28 @@ async def test_jobs_taken_while_the_broker_is_away_run_when_it_is_back(
         await eventually(lambda: _health(storm, role, SERVING), PATIENCE)  # noqa: B023
 
 
+# --- the object store
+
+
+async def test_large_jobs_wait_for_the_object_store_and_small_ones_do_not(
+    storm: RunningMesh, client: AsyncClient
+) -> None:
+    text = "large" * 400_000
+    large = await client.enqueue("echo", text, delay="1s")
+    async with killed(storm, "s3"):
+        await eventually(lambda: _was_handed_back(large), PATIENCE)
+        small = await client.enqueue("echo", "small")
+        assert (await small.wait(PATIENCE)).state is JobState.SUCCEEDED
+    job = await large.wait(PATIENCE)
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
+    assert await large.result() == text
+
+
+async def _was_handed_back(handle: AsyncJobHandle) -> bool:
+    job = await handle.get(full=True)
+    return "HANDED_BACK" in [attempt.outcome for attempt in job.attempts]
+
+
 # --- etcd
 
 
