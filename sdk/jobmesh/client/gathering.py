@@ -2,7 +2,8 @@
 
 A call costs client and service several times what an item of a batch does, whatever it carries. So
 while a few calls of a client are under way, those that come wait for the first of them to end and
-then go as one batch. Whoever submits one job after the other never waits; and a batch is answered
+then go as one batch; and while a batch is under way, the next one gathers, with those who were just
+answered and come back. Whoever submits one job after the other never waits; and a batch is answered
 item by item, so nobody bears the mistakes of others.
 """
 
@@ -55,18 +56,21 @@ class Gathering:
 
     def __init__(self, stub: EnqueueServiceAsyncStub, on_idle: Callable[[], object]) -> None:
         self._stub, self._on_idle = stub, on_idle
-        self._under_way = 0
+        self._alone = 0
+        #: A batch is under way, or about to be.
+        self._is_batching = False
         self._waiting: deque[_Waiting] = deque()
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: asyncio.Task[None] | None = None
 
     async def __call__(self, request: EnqueueRequest, *, timeout: float) -> Stored:
         """Submit, alone or with others; AioRpcError or CallError if it was not stored."""
-        if self._under_way < UNDER_WAY:
-            self._under_way += 1
+        if self._alone < UNDER_WAY and not self._is_batching:
+            self._alone += 1
             try:
                 answer = await self._stub.Enqueue(request, timeout=timeout)
             finally:
-                self._ended()
+                self._alone -= 1
+                self._ended_alone()
             return Stored(answer.job.id, answer.existing)
         stored: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(request, timeout, stored))
@@ -77,17 +81,25 @@ class Gathering:
             code, nothing = grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata()
             raise grpc.aio.AioRpcError(code, nothing, nothing) from None
 
-    def _ended(self) -> None:
-        """A call under way has ended: the next ones may go."""
-        self._under_way -= 1
-        batch = self._next_batch()
-        if not batch and not self._under_way:
+    def _ended_alone(self) -> None:
+        if self._waiting and not self._is_batching:
+            self._gather()
+        elif not self._alone and not self._is_batching:
             self._on_idle()
-        elif batch:
-            self._under_way += 1
-            sending = asyncio.get_running_loop().create_task(self._send(batch), name="gathered")
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
+
+    def _gather(self) -> None:
+        """A call has ended. Who was answered just now is heard before the next batch goes."""
+        self._is_batching = True
+        asyncio.get_running_loop().call_soon(self._go)
+
+    def _go(self) -> None:
+        batch = self._next_batch()
+        if batch:
+            self._sending = asyncio.create_task(self._send(batch), name="gathered")
+            return
+        self._is_batching = False
+        if not self._alone:
+            self._on_idle()
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
@@ -123,7 +135,7 @@ class Gathering:
                 if not one.stored.done():
                     _settle(one.stored, result, number)
         finally:
-            self._ended()
+            self._gather()
 
 
 def _of_one(error: BaseException) -> BaseException:
