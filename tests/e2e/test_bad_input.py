@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,6 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
-from jobmesh import CallError
 from jobmesh.client import AsyncClient
 from jobmesh.client.status import from_rpc
 from jobmesh.v1 import enqueue_service_pb2 as pb
@@ -237,19 +235,6 @@ async def test_a_bad_item_of_a_batch_is_refused_alone(client: AsyncClient, names
     fields = [result.error.field_violations[0].field for result in results]
     assert fields[0].startswith("items[0].job.labels")
     assert fields[1] == "items[1].job"
-
-
-async def test_a_bad_job_among_calls_that_share_a_message_is_told_as_if_it_were_alone(
-    client: AsyncClient, namespace: str
-) -> None:
-    priorities = [0] * 20 + [99] + [0] * 20
-    options = {"namespace": namespace, "delay": "1h"}
-    calls = (client.enqueue("echo", n, priority=p, **options) for n, p in enumerate(priorities))  # type: ignore[arg-type]
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    wrong = [result for result in results if isinstance(result, CallError)]
-    assert [[v.field for v in error.violations] for error in wrong] == [["job.priority"]]
-    assert "items[" not in str(wrong[0])
-    assert sum((await client.count(namespace=namespace)).values()) == 40
 
 
 async def test_a_message_of_200_megabytes_is_refused_by_the_transport(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
-from jobmesh import JobState, NewJob
+from jobmesh import CallError, JobState, NewJob
 from jobmesh.client import AsyncClient
 
 from services.mesh.testing.waiting import eventually
@@ -72,3 +73,16 @@ async def test_a_short_run_is_dated_by_its_handler_not_by_its_dispatch(client: A
     assert attempt.end_time is not None
     assert attempt.start_time > attempt.dispatch_time
     assert (attempt.end_time - attempt.start_time).total_seconds() >= 0.055
+
+
+async def test_a_bad_job_among_calls_that_share_a_message_is_told_as_if_it_were_alone(
+    client: AsyncClient,
+) -> None:
+    priorities = [0] * 20 + [99] + [0] * 20
+    labels = {"batch": "shared"}
+    calls = (client.enqueue("echo", n, priority=p, labels=labels) for n, p in enumerate(priorities))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    wrong = [result for result in results if isinstance(result, CallError)]
+    assert [[v.field for v in error.violations] for error in wrong] == [["job.priority"]]
+    assert "items[" not in str(wrong[0])
+    assert sum((await client.count(labels=labels)).values()) == 40
