@@ -25,9 +25,9 @@ class DepthRules:
 
     margin: float = 10.0
     """Longer than a statement that stores jobs may take."""
-    factor: float = 50.0
+    factor: float = 200.0
     """A look at everything is followed by so many times what it took without another."""
-    quick: float = 0.002
+    quick: float = 0.001
     """A look that took no longer than this may be had again at once."""
     most: float = 5.0
     """Everything is looked at this often, whatever it takes."""

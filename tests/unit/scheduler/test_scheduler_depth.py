@@ -19,13 +19,13 @@ from tests.unit.scheduler.scheduler_fakes import Bench, until
 def test_quick_looks_always_look_at_everything() -> None:
     depth = Depth(DepthRules())
     assert depth.next(0.0) is None
-    depth.looked(1.0, 1.9, 0.002, short=True)  # what counts is the server's time
+    depth.looked(1.0, 1.9, 0.001, short=True)  # what counts is the server's time
     assert depth.next(1.9) is None
 
 
 def test_after_a_slow_look_that_found_all_the_next_begin_there() -> None:
     depth = Depth(DepthRules())
-    depth.looked(1.0, 1.03, 0.02, short=True)
+    depth.looked(1.0, 1.03, 0.005, short=True)
     assert depth.next(1.1) == pytest.approx(10.1)
     assert depth.wait(1.1) == pytest.approx(0.93)
     assert depth.next(2.04) is None
