@@ -62,10 +62,8 @@ class Declarations:
             settings = TypeSettings() if entry is None else settings_message(entry)
             if asked_retry(settings) == policy:
                 return False
-            value, revision = (
-                settings_value(settings, policy),
-                0 if entry is None else entry.revision,
-            )
+            value = settings_value(settings, policy)
+            revision = 0 if entry is None else entry.revision
             if await self._registry.replace(key, value, revision) is not None:
                 return True
         return None
