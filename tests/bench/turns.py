@@ -1,6 +1,6 @@
 """Two versions in turn: a mesh of each is up, and they take rounds of the same load.
 
-    python -m tests.bench.turns ../other-checkout [--rounds 10] [--jobs 8000]
+    python -m tests.bench.turns ../other-checkout [--rounds 10] [--jobs 8000] [--singles]
 
 The other checkout is "before" (`git worktree add --detach ../other COMMIT`), this one "after"; both
 run in this one's environment. Prints the CPU of each stage per job, the median and every round: a
@@ -17,10 +17,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[2]
 BATCH = 500
+CALLERS = 64
 #: What is still written and unlocked when the last job has ended belongs to the round.
 REST_SECONDS = 0.3
 Round = dict[str, float]
@@ -29,10 +31,10 @@ Round = dict[str, float]
 class Side:
     """A process that holds a mesh of one checkout."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, load: str) -> None:
         paths = [checkout, checkout / "gen", checkout / "sdk", checkout / "deploy"]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--side"],
+            [sys.executable, __file__, "--side", load],
             cwd=checkout,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
             stdin=subprocess.PIPE,
@@ -65,7 +67,7 @@ class Side:
         return line
 
 
-async def held() -> None:
+async def held(kind: str) -> None:
     """One side: a mesh, and a round whenever a number of jobs is read."""
     # Here: they come from the checkout that this side runs.
     from localmesh.harness import running_mesh
@@ -79,10 +81,13 @@ async def held() -> None:
         await make_pools(mesh, 1, ["noop"])
         load = Load(mesh.enqueue_target, mesh.orchestrator_target)
         await load.batches(4 * BATCH, BATCH)
+        put = partial(load.singles, concurrency=CALLERS)
+        if kind == "batches":
+            put = partial(load.batches, size=BATCH)
         say("ready")
         while jobs := (await asyncio.to_thread(sys.stdin.readline)).strip():
             before = cpu.read(mesh)
-            run = await load.batches(int(jobs), BATCH)
+            run = await put(int(jobs))
             await asyncio.sleep(REST_SECONDS)
             spent = cpu.read(mesh).since(before)
             per_job = {stage: 1e6 * value / run.jobs for stage, value in spent.items()}
@@ -91,10 +96,10 @@ async def held() -> None:
         await load.close()
 
 
-def compared(other: Path, rounds: int, jobs: int) -> None:
+def compared(other: Path, rounds: int, jobs: int, load: str) -> None:
     from tests.bench.ground import say
 
-    sides = [Side(other), Side(HERE)]
+    sides = [Side(other, load), Side(HERE, load)]
     for side in sides:
         side.ready()
     for number in range(rounds):
@@ -111,15 +116,17 @@ def compared(other: Path, rounds: int, jobs: int) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--side"]:
-        asyncio.run(held())
+    if sys.argv[1:2] == ["--side"]:
+        asyncio.run(held(sys.argv[2]))
         return
     parser = argparse.ArgumentParser(prog="python -m tests.bench.turns")
     parser.add_argument("other", type=Path, help="a checkout of the version before")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=8000, help="of each round")
+    parser.add_argument("--singles", action="store_true", help="by calls of one job each")
     given = parser.parse_args()
-    compared(given.other.resolve(), given.rounds, given.jobs)
+    load = "singles" if given.singles else "batches"
+    compared(given.other.resolve(), given.rounds, given.jobs, load)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,10 @@ Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 MANY = 8.0
 #: How much of the average is old.
 MEMORY = 0.5
-#: A batch is held back until it is so much larger than the last ones, but no longer than this, in
-#: seconds, and than so much of the time that the last one took.
-GATHER_FACTOR = 1.5
-GATHER_SECONDS = 0.02
-GATHER_SHARE = 0.5
+#: A batch is held back until those who were just answered are on it as well, but no longer than
+#: this, in seconds, and than so many times what the last one took.
+GATHER_SECONDS = 0.04
+GATHER_SHARE = 2.0
 #: A batch that takes so many times what the last one took, and longer than this, holds up no more.
 LATE_FACTOR = 2.0
 LATE_SECONDS = 0.05
@@ -51,6 +50,7 @@ class Coalescer(Generic[T, R]):
         self._most, self._free = most, under_way
         self._under_way = 0
         self._size = 0.0
+        self._expected = 0
         self._seconds = 0.0
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
         self._held: asyncio.TimerHandle | None = None
@@ -78,7 +78,7 @@ class Coalescer(Generic[T, R]):
             return 0.0
         if self._under_way:
             return max(LATE_SECONDS, LATE_FACTOR * self._seconds)
-        if len(self._waiting) >= min(self._most, GATHER_FACTOR * self._size):
+        if len(self._waiting) >= min(self._most, self._expected):
             return 0.0
         return min(GATHER_SECONDS, GATHER_SHARE * self._seconds)
 
@@ -116,6 +116,7 @@ class Coalescer(Generic[T, R]):
             self._free += 1
             self._under_way -= 1
             self._seconds = loop.time() - began
+            self._expected = len(self._waiting) + len(batch)
             if self._held is not None and not self._under_way:
                 # It was held back by this one: from now on it only gathers.
                 self._held.cancel()

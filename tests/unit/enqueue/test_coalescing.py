@@ -103,7 +103,7 @@ async def test_many_callers_travel_together_again_and_again():
 
     await asyncio.gather(*(caller(number) for number in range(64)))
     later = [len(batch) for batch in wire.batches[len(wire.batches) // 2 :]]
-    assert sum(later) / len(later) > 16
+    assert sum(later) / len(later) > 48
 
 
 async def test_a_batch_that_takes_long_holds_up_nobody_for_ever():
