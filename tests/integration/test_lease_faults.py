@@ -277,7 +277,7 @@ async def test_an_unlock_that_is_repeated_spares_a_newer_lock(
     first, second = uuid4(), uuid4()
     await locks.lock({first: 1, second: 1})
     etcd.kill()
-    await locks.unlock([first, second])
+    await locks.unlock({first: 1, second: 1})
     etcd.start()
     await eventually(lambda: _answers(client))
     await locks.lock({first: 2})

@@ -358,13 +358,12 @@ class Locks:
         if not lease.alive:
             raise LeaseLost(lease.lease_id, lease.state.value)
 
-    async def unlock(self, job_ids: Iterable[UUID]) -> None:
+    async def unlock(self, fences: Mapping[UUID, int]) -> None:
         """Repeated until etcd has heard it, or there is nothing to give back any more."""
-        ids = list(job_ids)
         while True:
             try:
                 await self._network.call(
-                    self._host, "etcd", lambda: self._inner.unlock(ids), _no_etcd
+                    self._host, "etcd", lambda: self._inner.unlock(fences), _no_etcd
                 )
                 return
             except DependencyUnavailable:

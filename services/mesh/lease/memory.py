@@ -188,19 +188,23 @@ class MemoryLocks(Locks, LockTable):
         }
         acquired = [job_id for job_id in fences if job_id not in held]
         for job_id in acquired:
-            value = f"{self._worker_id}/{fences[job_id]}".encode()
+            value = self._value(fences[job_id])
             self._store.put(self._keys.lock(job_id), value, lease.lease_id)
         return LockResult(acquired, held)
 
-    async def unlock(self, job_ids: Iterable[UUID]) -> None:
-        for key in map(self._keys.lock, job_ids):
+    async def unlock(self, fences: Mapping[UUID, int]) -> None:
+        for job_id, fence in fences.items():
+            key = self._keys.lock(job_id)
             entry = self._store.entries.get(key)
-            if entry and self._lease and entry.lease_id == self._lease.lease_id:
+            if entry and entry.value == self._value(fence):
                 self._store.delete(key)
 
     async def held(self, job_ids: Iterable[UUID]) -> dict[UUID, LockOwner]:
         found = ((job_id, self._store.entries.get(self._keys.lock(job_id))) for job_id in job_ids)
         return {job_id: LockOwner.parse(entry.value) for job_id, entry in found if entry}
+
+    def _value(self, fence: int) -> bytes:
+        return f"{self._worker_id}/{fence}".encode()
 
     def _require_lease(self) -> Lease:
         if self._lease is None or not self._lease.alive:

@@ -95,8 +95,8 @@ class Locks(Protocol):
         """
         ...
 
-    async def unlock(self, job_ids: Iterable[UUID]) -> None:
-        """Give locks back. Those of others, or already gone, are left alone."""
+    async def unlock(self, fences: Mapping[UUID, int]) -> None:
+        """Give locks back. Those of others, already gone or taken again since are left alone."""
         ...
 
 

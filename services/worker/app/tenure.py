@@ -34,6 +34,7 @@ from services.worker.domain.ending import (
     Progressed,
     Report,
     Snoozed,
+    Succeeded,
     Verdict,
 )
 from services.worker.domain.grabbing import GrabPlan, GrabSettings
@@ -85,7 +86,7 @@ class Tenure(Keeper, Inbox, Listener):
         self._is_current = True
         self._tasks = Tasks(on_death)
         self._reporter = Reporter(standing.worker_id, around.orchestrators, self)
-        self._unlocker = Unlocker(standing.locks.unlock)
+        self._unlocker = Unlocker(self._give_back_locks)
         self._leaver = Unlocker(standing.places.give_back)
         self._grabbers: dict[str, Grabber] = {}
         self._source: WorkSource | None = None
@@ -336,7 +337,9 @@ class Tenure(Keeper, Inbox, Listener):
         self._around.instruments.verdict(report.attempt, verdict)
         if report.attempt.on_verdict is not None:
             report.attempt.on_verdict(verdict)
-        self._settle(report.attempt)
+        # What has succeeded runs nowhere again; what failed may be due now, and find its lock.
+        over = verdict is Verdict.COMMITTED and isinstance(report.what, Succeeded)
+        self._settle(report.attempt, patient=over)
 
     def stale(self, attempt: Attempt) -> None:
         self._around.instruments.verdict(attempt, Verdict.STALE)
@@ -346,15 +349,19 @@ class Tenure(Keeper, Inbox, Listener):
         if self._is_current:
             self._around.dependencies.orchestrator(up, why)
 
-    def _settle(self, attempt: Attempt) -> None:
-        self._unlock(attempt)
+    def _settle(self, attempt: Attempt, *, patient: bool = False) -> None:
+        self._unlock(attempt, patient=patient)
         if self._book.settle(attempt):
             self._around.board.wake_all()
         self._mine.discard(attempt)
         if not self._mine:
             self._settled.set()
 
-    def _unlock(self, attempt: Attempt) -> None:
+    def _unlock(self, attempt: Attempt, *, patient: bool = False) -> None:
         if attempt.locked:
             attempt.locked = False
-            self._unlocker.add(attempt.job_id)
+            add = self._unlocker.add_patient if patient else self._unlocker.add
+            add((attempt.job_id, attempt.fence))
+
+    async def _give_back_locks(self, locks: list[tuple[UUID, int]]) -> None:
+        await self.standing.locks.unlock(dict(locks))

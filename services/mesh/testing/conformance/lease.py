@@ -218,6 +218,14 @@ class LocksConformance:
         await locks.unlock(fences)
         assert await world.table.held(fences) == {}
 
+    async def test_an_unlock_that_comes_late_spares_the_newer_lock(self, world: World) -> None:
+        locks = world.locks(await world.grant(), "w1")
+        again, gone = uuid4(), uuid4()
+        await locks.lock({again: 1, gone: 1})
+        await locks.lock({again: 2})
+        await locks.unlock({again: 1, gone: 1})
+        assert await world.table.held([again, gone]) == {again: LockOwner("w1", 2)}
+
     async def test_unlocking_leaves_the_locks_of_others_alone(self, world: World) -> None:
         fences = jobs(3)
         await world.locks(await world.grant(), "w1").lock(fences)
@@ -254,7 +262,7 @@ class LocksConformance:
     async def test_an_empty_batch_is_fine(self, world: World) -> None:
         locks = world.locks(await world.grant(), "w1")
         assert (await locks.lock({})).acquired == []
-        await locks.unlock([])
+        await locks.unlock({})
         assert await world.table.held([]) == {}
 
 
