@@ -24,6 +24,7 @@ from services.enqueue.app.inputs import Inputs, Outputs
 from services.enqueue.app.logs import LogReader
 from services.enqueue.app.stream import Room
 from services.enqueue.app.type_settings import TypeSettingsStore
+from services.enqueue.app.turnstile import Turnstile
 from services.enqueue.app.types import KnownTypes
 from services.enqueue.app.watches import WatchHub
 from services.enqueue.config import EnqueueConfig
@@ -128,7 +129,7 @@ async def build(config: EnqueueConfig, process: Process) -> None:
 
     if config.collect_seconds:
         process.add(_collector(config, process, etcd, orchestrator, objects))
-    submitter = Submitter(orchestrator)
+    submitter = Submitter(orchestrator, Turnstile())
     server = Server.from_config(process, config)
     desk = Desk(
         orchestrator=orchestrator,

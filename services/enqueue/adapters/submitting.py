@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
+from services.enqueue.app.turnstile import Turnstile
 from services.enqueue.convert import Submitted
 from services.mesh.errors import DeadlineExceeded, DependencyUnavailable, OutcomeUnknown
 from services.mesh.wire.values import id_texts
@@ -22,18 +23,22 @@ NEVER_SENT = ("failed to connect to all addresses", "connections to all backends
 class Submitter:
     """Puts jobs. A call that broke off may have been carried out: that is OutcomeUnknown."""
 
-    def __init__(self, orchestrator: OrchestratorServiceAsyncStub) -> None:
-        self._orchestrator = orchestrator
+    def __init__(self, orchestrator: OrchestratorServiceAsyncStub, turnstile: Turnstile) -> None:
+        self._orchestrator, self._turnstile = orchestrator, turnstile
 
     async def put(self, jobs: Sequence[pb.NewJob]) -> Sequence[pb.PutJobResult]:
-        """One result per job, in order."""
-        return (await self._send(pb.PutJobsRequest(jobs=jobs))).results
+        """One result per job, in order. They came one by one, and may be of many namespaces."""
+        request = pb.PutJobsRequest(jobs=jobs)
+        async with self._turnstile.passing("", len(jobs)):
+            return (await self._send(request)).results
 
     async def put_brief(self, request: pb.PutJobsRequest) -> list[Submitted]:
-        """An id or an error per job, in order."""
+        """An id or an error per job, in order. All are of one namespace."""
         request.brief = request.columns = True
         count = len(request.jobs) + sum(len(group.inputs) for group in request.groups)
-        return submitted(await self._send(request), count)
+        first = request.jobs[0] if request.jobs else request.groups[0].like
+        async with self._turnstile.passing(first.namespace, count):
+            return submitted(await self._send(request), count)
 
     async def _send(self, request: pb.PutJobsRequest) -> pb.PutJobsResponse:
         try:

@@ -1,0 +1,116 @@
+"""How many go at once, whose go next, and that nobody keeps the others out."""
+
+import asyncio
+
+import pytest
+
+from services.enqueue.app.turnstile import Turnstile
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Yard:
+    """Calls that pass the turnstile, and stay inside until they are told to go."""
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self._turnstile = turnstile
+        self.inside: list[str] = []
+        self._gates: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def send(self, name: str, lane: str, jobs: int) -> None:
+        self._gates[name] = asyncio.Event()
+        self._tasks[name] = asyncio.create_task(self._pass(name, lane, jobs))
+
+    async def _pass(self, name: str, lane: str, jobs: int) -> None:
+        async with self._turnstile.passing(lane, jobs):
+            self.inside.append(name)
+            await self._gates[name].wait()
+
+    async def finish(self, name: str) -> None:
+        self._gates[name].set()
+        await asyncio.wait_for(self._tasks[name], 10)
+        await settle()
+
+    async def cancel(self, name: str) -> None:
+        self._tasks[name].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self._tasks[name]
+        await settle()
+
+
+async def test_what_fits_passes_at_once_and_the_rest_in_order():
+    yard = Yard(Turnstile(most=10))
+    for name, jobs in {"a": 6, "b": 4, "c": 5, "d": 1}.items():
+        yard.send(name, "blue", jobs)
+    await settle()
+    assert yard.inside == ["a", "b"]
+    await yard.finish("b")
+    assert yard.inside == ["a", "b"]  # d would fit, and does not overtake c
+    await yard.finish("a")
+    assert yard.inside == ["a", "b", "c", "d"]
+
+
+async def test_a_call_that_is_larger_than_allowed_passes_alone():
+    yard = Yard(Turnstile(most=10))
+    yard.send("huge", "blue", 50)
+    yard.send("next", "blue", 1)
+    await settle()
+    assert yard.inside == ["huge"]
+    await yard.finish("huge")
+    assert yard.inside == ["huge", "next"]
+
+
+async def test_lanes_take_turns_however_long_one_of_them_is():
+    yard = Yard(Turnstile(most=1))
+    yard.send("first", "loud", 1)
+    for number in range(5):
+        yard.send(f"loud {number}", "loud", 1)
+    await settle()
+    yard.send("quiet", "quiet", 1)
+    await settle()
+    await yard.finish("first")
+    await yard.finish("loud 0")
+    assert yard.inside == ["first", "loud 0", "quiet"]
+
+
+async def test_who_goes_away_while_waiting_takes_no_room():
+    yard = Yard(Turnstile(most=1))
+    for name in "abc":
+        yard.send(name, "blue", 1)
+    await settle()
+    await yard.cancel("b")
+    await yard.finish("a")
+    assert yard.inside == ["a", "c"]
+
+
+async def test_who_goes_away_at_its_very_turn_gives_its_room_on():
+    turnstile = Turnstile(most=1)
+    yard = Yard(turnstile)
+    async with turnstile.passing("blue", 1):
+        yard.send("b", "blue", 1)
+        yard.send("c", "blue", 1)
+        await settle()
+    # Now it is the turn of b, which has not noticed yet.
+    await yard.cancel("b")
+    assert yard.inside == ["c"]
+
+
+async def test_what_takes_long_keeps_nobody_out():
+    turnstile = Turnstile(most=1, late=0.001)
+    async with turnstile.passing("blue", 1), asyncio.timeout(10), turnstile.passing("blue", 1):
+        pass
+    # The room of the late one was given on once, not twice.
+    yard = Yard(turnstile)
+    yard.send("a", "blue", 1)
+    yard.send("b", "blue", 1)
+    await asyncio.wait_for(yard_has(yard, "b"), 10)
+    assert yard.inside == ["a", "b"]
+
+
+async def yard_has(yard: Yard, name: str) -> None:
+    while name not in yard.inside:
+        await asyncio.sleep(0)
