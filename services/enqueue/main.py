@@ -23,8 +23,8 @@ from services.enqueue.app.gate import Gate
 from services.enqueue.app.inputs import Inputs, Outputs
 from services.enqueue.app.logs import LogReader
 from services.enqueue.app.stream import Room
-from services.enqueue.app.type_settings import TypeSettingsStore
 from services.enqueue.app.turnstile import Turnstile
+from services.enqueue.app.type_settings import TypeSettingsStore
 from services.enqueue.app.types import KnownTypes
 from services.enqueue.app.watches import WatchHub
 from services.enqueue.config import EnqueueConfig

@@ -106,9 +106,10 @@ async def ended(mesh: RunningMesh) -> int:
 
 async def drained(mesh: RunningMesh, total: int) -> float:
     """When so many jobs had succeeded, to half a second: counting them costs, too."""
-    while await ended(mesh) < total:
+    while True:
+        if await ended(mesh) >= total:
+            return time.perf_counter()
         await asyncio.sleep(0.5)
-    return time.perf_counter()
 
 
 async def back_to_normal(load: Load, usual: float) -> float:
