@@ -120,6 +120,40 @@ async def test_calls_under_way_end_when_the_shard_is_given_up(rig):
     assert len(await rig.store.list_jobs(JobFilter("n"), None, 10)) == 1
 
 
+PATIENT: dict[str, Any] = {"acquire_timeout": 60.0}
+
+
+async def test_nobody_waits_for_a_connection_to_a_shard_that_refuses_them(rig):
+    port = int(conninfo_to_dict(rig.dsn)["port"] or 0)
+    async with FaultProxy(port) as link:
+        dsn = make_conninfo(rig.dsn, host="127.0.0.1", port=link.port)
+        async with opened(dsn, **PATIENT) as store:
+            await store.inflight_workers()
+            link.become(Link.CUT)
+            async with asyncio.timeout(20):
+                calls = [store.put_jobs([new_job()], EPOCH) for _ in range(5)]
+                ends = await asyncio.gather(*calls, return_exceptions=True)
+            # Certain: none of them had a connection to send anything by.
+            assert {type(end) for end in ends} == {ShardUnavailable}
+            link.become(Link.PASS)
+            assert await store.inflight_workers() == []
+
+
+async def test_who_waits_for_a_connection_stops_when_the_shard_is_given_up(rig):
+    one = PATIENT | {"max_connections": 1}
+    async with Wire.to(rig.dsn) as (wire, dsn), opened(dsn, **one) as store:
+        await store.inflight_workers()
+        wire.mute = True
+        writing = asyncio.create_task(store.put_jobs([new_job()], EPOCH), name="writing")
+        await wire.swallowed.wait()
+        waiting = asyncio.create_task(store.put_jobs([new_job()], EPOCH), name="waiting")
+        await asyncio.sleep(0)  # it asks the pool for a connection
+        store.abandon()
+        async with asyncio.timeout(20):
+            ends = await asyncio.gather(writing, waiting, return_exceptions=True)
+        assert [type(end) for end in ends] == [OutcomeUnknown, ShardUnavailable]
+
+
 async def test_a_shard_that_was_away_for_long_serves_the_first_call_after_it_is_back(rig):
     port = int(conninfo_to_dict(rig.dsn)["port"] or 0)
     async with FaultProxy(port) as link:

@@ -61,6 +61,8 @@ class ShardConnections:
         arrays.register(self._adapters)
         self._pool: AsyncConnectionPool[AsyncConnection[Row]] | None = None
         self._asking: set[AsyncConnection[Row]] = set()
+        #: Of those who wait for a connection.
+        self._patience: set[asyncio.Timeout] = set()
 
     async def open(self) -> None:
         """Begin to connect in the background."""
@@ -76,6 +78,7 @@ class ShardConnections:
             max_waiting=self._settings.max_waiting,
             timeout=self._settings.acquire_timeout,
             reconnect_timeout=_RECONNECT_SECONDS,
+            reconnect_failed=self._could_not_connect,
             name=f"shard-{self.shard}",
             open=False,
         )
@@ -88,9 +91,20 @@ class ShardConnections:
             await pool.close(timeout=self._settings.call_timeout)
 
     def abandon(self) -> None:
-        """Cut the statements under way now instead of each when its time is up."""
+        """Cut the statements under way, and the waits for one, before their time is up."""
         for connection in self._asking:
             _cut(connection)
+        self._end_waits()
+
+    def _could_not_connect(self, pool: AsyncConnectionPool[AsyncConnection[Row]]) -> None:
+        # With a connection left there is hope: it may only be that there are too many.
+        if not pool.get_stats()["pool_size"]:
+            self._end_waits()
+
+    def _end_waits(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for patience in self._patience:
+            patience.reschedule(now)
 
     async def connect(self) -> AsyncConnection[Row]:
         """A connection outside the pool, with the same settings."""
@@ -163,13 +177,23 @@ class ShardConnections:
         # sent, that costs a reconnect; found afterwards, an unknown outcome.
         while True:
             try:
-                connection = await pool.getconn()
-            except (PoolTimeout, PoolClosed, TooManyRequests) as error:
+                connection = await self._pooled(pool)
+            except (TimeoutError, PoolTimeout, PoolClosed, TooManyRequests) as error:
                 raise ShardUnavailable(self.shard) from error
             if not _hung_up(connection):
                 return connection
             await connection.close()
             await pool.putconn(connection)
+
+    async def _pooled(
+        self, pool: AsyncConnectionPool[AsyncConnection[Row]]
+    ) -> AsyncConnection[Row]:
+        async with asyncio.timeout(None) as patience:
+            self._patience.add(patience)
+            try:
+                return await pool.getconn()
+            finally:
+                self._patience.discard(patience)
 
     def _judged(self, error: psycopg.Error, writes: bool) -> Exception:
         if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
