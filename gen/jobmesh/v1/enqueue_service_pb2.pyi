@@ -99,7 +99,10 @@ class EnqueueRequest(_message.Message):
     namespace: _builtins.str
     """The tenant. Empty means "default"."""
     idempotency_key: _builtins.str
-    """Makes a retry of this call safe. Unique per namespace for as long as the job is kept. At most 200 characters."""
+    """Makes a retry of this call safe. Unique per namespace for as long as the job is kept. At most 200 characters.
+    The key decides on the shard. Keys that begin with the same tag in braces, as in `{a7}order-1` and `{a7}order-2`,
+    share one: a batch of them is stored by one statement instead of one for each shard.
+    """
     @_builtins.property
     def job(self) -> _job_pb2.JobSpec:
         """The job."""

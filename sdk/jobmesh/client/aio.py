@@ -106,7 +106,7 @@ class AsyncClient(JobChanges, TypeCalls):
         """
         new = NewJob(type, input, **options)
         space = self._session.namespace(namespace)
-        key = Key.of(new.idempotency_key)
+        key = Key.of(new.idempotency_key, tag=self._session.submit(space).tag)
         request = pb.EnqueueRequest(
             namespace=space,
             job=to_spec(new, await self._session.payload(new, space)),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from jobmesh.client.status import from_item
-from jobmesh.client.submission import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
+from jobmesh.client.submission import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, fresh_tag
 from jobmesh.errors import CallError
 from jobmesh.v1.enqueue_service_pb2 import (
     EnqueueBatchRequest,
@@ -61,10 +61,20 @@ class Gathering:
         self._is_batching = False
         self._waiting: deque[_Waiting] = deque()
         self._sending: asyncio.Task[None] | None = None
+        self._tag = fresh_tag()
+
+    @property
+    def tag(self) -> str:
+        """What a key that is made now begins with: the tag of the next batch, if it will wait."""
+        return self._tag if self._must_wait else ""
+
+    @property
+    def _must_wait(self) -> bool:
+        return self._is_batching or self._alone >= UNDER_WAY
 
     async def __call__(self, request: EnqueueRequest, *, timeout: float) -> Stored:
         """Submit, alone or with others; AioRpcError or CallError if it was not stored."""
-        if self._alone < UNDER_WAY and not self._is_batching:
+        if not self._must_wait:
             self._alone += 1
             try:
                 answer = await self._stub.Enqueue(request, timeout=timeout)
@@ -95,6 +105,7 @@ class Gathering:
     def _go(self) -> None:
         batch = self._next_batch()
         if batch:
+            self._tag = fresh_tag()
             self._sending = asyncio.create_task(self._send(batch), name="gathered")
             return
         self._is_batching = False

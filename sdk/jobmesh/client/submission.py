@@ -85,10 +85,11 @@ class Key:
     certain: bool = True
 
     @classmethod
-    def of(cls, given: str | None, make: bool = True) -> Key:
+    def of(cls, given: str | None, make: bool = True, tag: str = "") -> Key:
+        """The caller's, or one of our own: with a tag, at the place of others that have it."""
         if given is not None:
             return cls(given, own=False)
-        return cls(fresh_key() if make else "", own=make)
+        return cls(tag + fresh_key() if make else "", own=make)
 
     def may_repeat(self, error: CallError) -> bool:
         """Decides about one more try after `error`, and changes the key if that helps."""
@@ -105,6 +106,11 @@ class Key:
 
 def fresh_key() -> str:
     return os.urandom(16).hex()
+
+
+def fresh_tag() -> str:
+    """For the keys of jobs that travel together: they are stored together, too."""
+    return f"{{{os.urandom(4).hex()}}}"
 
 
 def type_of(new: NewJob) -> str:

@@ -65,8 +65,18 @@ def bucket_for_key(namespace: str, key: str) -> int:
     """The bucket of a keyed job: a pure function, so that a retry of the same key meets the same
     shard.
     """
-    digest = hashlib.sha256(f"{namespace}\0{key}".encode()).digest()
+    digest = hashlib.sha256(f"{namespace}\0{_place(key)}".encode()).digest()
     return (digest[0] << 4) | (digest[1] >> 4)
+
+
+def _place(key: str) -> str:
+    """What of a key says where it belongs: all of it, unless it begins with a `{tag}`.
+
+    Keys with one tag share a bucket, so that jobs which are submitted together stay together.
+    """
+    if key.startswith("{") and (end := key.find("}")) > 1:
+        return key[1:end]
+    return key
 
 
 def first_id_at(time_ms: int) -> UUID:

@@ -7,7 +7,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from services.mesh.jobs.ids import (
@@ -93,8 +93,22 @@ def test_other_bytes_are_no_id(data):
 @given(st.text(), st.text())
 def test_the_bucket_of_a_key_is_the_first_twelve_bits_of_its_hash(namespace, key):
     namespace, key = (text.encode("utf-8", "ignore").decode() for text in (namespace, key))
+    assume(not key.startswith("{"))
     digest = hashlib.sha256(namespace.encode() + b"\0" + key.encode()).hexdigest()
     assert bucket_for_key(namespace, key) == int(digest[:3], 16)
+
+
+@given(tag=st.text('abc0:-/"', min_size=1), one=st.text(), two=st.text())
+def test_keys_that_begin_with_the_same_tag_share_a_bucket(tag, one, two):
+    one, two = (text.encode("utf-8", "ignore").decode() for text in (one, two))
+    bucket = bucket_for_key("n", f"{{{tag}}}{one}")
+    assert bucket == bucket_for_key("n", f"{{{tag}}}{two}") == bucket_for_key("n", tag)
+
+
+@pytest.mark.parametrize("key", ["{}a", "{a", "a{b}", "}{", "{"])
+def test_what_is_no_tag_counts_as_a_whole(key):
+    digest = hashlib.sha256(b"n\0" + key.encode()).hexdigest()
+    assert bucket_for_key("n", key) == int(digest[:3], 16)
 
 
 def test_keys_spread_evenly_over_buckets():

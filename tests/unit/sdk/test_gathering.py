@@ -9,6 +9,7 @@ from jobmesh import AsyncClient
 from jobmesh.errors import CallError
 
 from services.mesh.errors import ShardUnavailable
+from services.mesh.jobs.ids import bucket_for_key
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
 
 
@@ -30,6 +31,20 @@ async def test_beside_each_other_they_share_messages(client: AsyncClient, mesh: 
     assert len(mesh.calls["Enqueue"]) == 4
     assert sum(len(call.items) for call in mesh.calls["EnqueueBatch"]) == 96
     assert len(mesh.calls["EnqueueBatch"]) <= 8
+
+
+async def test_the_keys_of_a_message_have_one_place(client: AsyncClient, mesh: MemoryMesh) -> None:
+    async def one_after_the_other() -> None:
+        for n in range(10):
+            await client.enqueue("echo", n)
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(30)))
+    places = [
+        {bucket_for_key(call.namespace, item.idempotency_key) for item in call.items}
+        for call in mesh.calls["EnqueueBatch"]
+    ]
+    assert sum(map(len, places)) < 1.5 * len(places)
+    assert len(set.union(*places)) > 1, "each message has a place of its own"
 
 
 async def test_namespaces_do_not_share_messages(client: AsyncClient, mesh: MemoryMesh) -> None:
