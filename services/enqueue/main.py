@@ -129,7 +129,7 @@ async def build(config: EnqueueConfig, process: Process) -> None:
 
     if config.collect_seconds:
         process.add(_collector(config, process, etcd, orchestrator, objects))
-    submitter = Submitter(orchestrator, Turnstile())
+    submitter = Submitter(orchestrator, Turnstile(metrics=process.metrics))
     server = Server.from_config(process, config)
     desk = Desk(
         orchestrator=orchestrator,

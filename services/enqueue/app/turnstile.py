@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from services.mesh.telemetry.metrics import Metrics
+
 #: Jobs under way at once, unless one call alone has more.
 MOST = 2000
 #: In seconds; many times what storing a batch takes.
@@ -39,11 +41,21 @@ class _Waiter:
 class Turnstile:
     """One per process."""
 
-    def __init__(self, most: int = MOST, late: float = LATE_SECONDS) -> None:
+    def __init__(
+        self, most: int = MOST, late: float = LATE_SECONDS, metrics: Metrics | None = None
+    ) -> None:
         self._most, self._late = most, late
         self._inside = 0
         #: Who waits, by lane; the first lane is next. No lane is empty.
         self._lanes: dict[str, deque[_Waiter]] = {}
+        if metrics is not None:
+            waiting = metrics.gauge("waiting_jobs", "Jobs that wait for their turn to be stored.")
+            waiting.set_function(lambda: self.waiting)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the line."""
+        return sum(w.jobs for lane in self._lanes.values() for w in lane if not w.turn.done())
 
     @asynccontextmanager
     async def passing(self, lane: str, jobs: int) -> AsyncIterator[None]:

@@ -43,15 +43,18 @@ class Yard:
 
 
 async def test_what_fits_passes_at_once_and_the_rest_in_order():
-    yard = Yard(Turnstile(most=10))
+    turnstile = Turnstile(most=10)
+    yard = Yard(turnstile)
     for name, jobs in {"a": 6, "b": 4, "c": 5, "d": 1}.items():
         yard.send(name, "blue", jobs)
     await settle()
     assert yard.inside == ["a", "b"]
+    assert turnstile.waiting == 6
     await yard.finish("b")
     assert yard.inside == ["a", "b"]  # d would fit, and does not overtake c
     await yard.finish("a")
     assert yard.inside == ["a", "b", "c", "d"]
+    assert turnstile.waiting == 0
 
 
 async def test_a_call_that_is_larger_than_allowed_passes_alone():
