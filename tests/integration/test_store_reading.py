@@ -14,7 +14,7 @@ from services.mesh.jobs.ids import new_job_id
 from services.mesh.jobs.model import JobFilter
 from services.mesh.jobs.reports import Failed, Started, Succeeded
 from services.mesh.jobs.retry import Failure
-from services.mesh.jobs.states import JobState
+from services.mesh.jobs.states import LIVE, JobState
 from services.mesh.store.listing import list_query
 from services.mesh.store.settings import StoreSettings, connection_options
 from tests.integration.store_rig import EPOCH, new_job, rig_of_test  # noqa: F401
@@ -158,8 +158,9 @@ async def many(rig):
     rig.sql("TRUNCATE jobs, job_terms, job_events, queue, commits")
 
 
-def plan(rig, wanted: JobFilter, before=None) -> str:
-    query, params = list_query(rig.store._queries, wanted, before, 50, False)
+async def plan(rig, wanted: JobFilter, before=None) -> str:
+    few = await rig.store._are_few(wanted)
+    query, params = list_query(rig.store._queries, wanted, before, 50, False, few)
     if "types" in params:  # the plain connection below does not know the store's arrays
         params["types"] = sorted(wanted.types)
     if "labels" in params:
@@ -177,6 +178,10 @@ FILTERS = {
     "types": JobFilter("n3", types=frozenset({"type1", "type2"})),
     "failed": JobFilter("n10", states=frozenset({JobState.FAILED})),
     "running": JobFilter("n10", states=frozenset({JobState.RUNNING})),
+    "scheduled": JobFilter("n10", states=frozenset({JobState.SCHEDULED})),
+    "live": JobFilter("n10", states=LIVE),
+    "live of a type": JobFilter("n10", states=LIVE, types=frozenset({"type1"})),
+    "live anywhere": JobFilter(states=LIVE),
     "label": JobFilter("n3", labels={"team": "t3"}),
     "time": JobFilter("n3", created_before=datetime(2026, 1, 1, 6, tzinfo=UTC)),
     "anything": JobFilter(),
@@ -189,11 +194,30 @@ async def test_no_list_walks_a_whole_table(many):
             many.sql("ANALYZE")
         for name, wanted in FILTERS.items():
             for before in (None, MIDDLE):
-                found = plan(many, wanted, before)
-                assert "Seq Scan" not in found, f"{name}: {found}"
-                pages = sum(
-                    int(line.split("shared hit=")[1].split()[0])
-                    for line in found.splitlines()[:2]
-                    if "shared hit=" in line
-                )
-                assert pages < 2500, f"{name}: {found}"
+                assert_short(name, await plan(many, wanted, before))
+
+
+async def test_no_list_of_what_lives_walks_what_has_ended(many):
+    """Neither where little lives, nor where so much does that walking the ids is better."""
+    for living in (100, 50_000):
+        newest = f"SELECT id FROM jobs ORDER BY id DESC LIMIT {living}"
+        many.sql(f"UPDATE jobs SET state = 1 WHERE id IN ({newest})")
+        many.sql(
+            "INSERT INTO queue (job_id, due_time, priority, later, type)"
+            " SELECT id, due_time, 0, false, type FROM jobs WHERE state = 1 ON CONFLICT DO NOTHING"
+        )
+        for name in ("scheduled", "live", "live of a type", "live anywhere"):
+            assert_short(name, await plan(many, FILTERS[name]))
+        many.sql("ANALYZE")
+        for name in ("scheduled", "live", "live of a type", "live anywhere"):
+            assert_short(name, await plan(many, FILTERS[name]))
+
+
+def assert_short(name: str, found: str) -> None:
+    assert "Seq Scan" not in found, f"{name}: {found}"
+    pages = sum(
+        int(line.split("shared hit=")[1].split()[0])
+        for line in found.splitlines()[:2]
+        if "shared hit=" in line
+    )
+    assert pages < 2500, f"{name}: {found}"

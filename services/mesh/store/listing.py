@@ -1,14 +1,16 @@
 """Composes the statements of lists and counts: only the conditions that were asked for, so that a
 plan exists.
 
-A list is walked newest first in the order of ids, by the index that fits the filter best. Numbers
+A list is walked newest first in the order of ids, by the index that fits the filter best. What
+lives may be little among much that has ended, or as much as that: where there are `FEW`, which is
+counted first, a list of what lives begins with all of them, and else with the newest ids. Numbers
 are written into the statement (they come from enums), because a partial index is used only when the
 planner can see that its condition holds; all else is a parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -16,7 +18,7 @@ from psycopg.types.json import Jsonb
 
 from services.mesh.jobs.ids import first_id_at
 from services.mesh.jobs.model import JobFilter
-from services.mesh.jobs.states import IN_FLIGHT, UNSUCCESSFUL, JobState
+from services.mesh.jobs.states import IN_FLIGHT, LIVE, UNSUCCESSFUL, JobState
 from services.mesh.store.arrays import Texts
 from services.mesh.store.queries import Queries, Query
 
@@ -26,43 +28,63 @@ _SKEW = timedelta(hours=1)
 
 Condition = tuple[str, dict[str, object]]
 
+#: So many jobs that live are looked at one by one.
+FEW = 10_000
+#: Where the jobs of live states are listed besides. A row may outlive the state, never the reverse.
+_LISTS = (
+    (frozenset({JobState.SCHEDULED}), "queue"),
+    (IN_FLIGHT, "in_flight"),
+    (frozenset({JobState.BLOCKED}), "blocked"),
+)
+# Lateral, and not to be flattened: the planner would rather walk the ids than sort.
+_LIVING = "({lists}) AS l CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = l.job_id OFFSET 0) AS j"
 _TERM = (
     "(SELECT job_id AS id FROM job_terms WHERE namespace = %(namespace)s"
     " AND name = {name} AND value = {value}) AS t JOIN jobs j USING (id)"
 )
 
 
+def living_query(jobs: JobFilter) -> Query | None:
+    """Counts what the filter's states may have, as far as `FEW` and one; None if it has others."""
+    if not jobs.states or not jobs.states <= LIVE:
+        return None
+    lists = " UNION ALL ".join(
+        f"(SELECT FROM {name} LIMIT {FEW + 1})" for name in _lists(jobs.states)
+    )
+    return Query("count_living", f"SELECT count(*) FROM ({lists}) AS l", False, prepared=False)
+
+
 def list_query(
-    queries: Queries, jobs: JobFilter, before: UUID | None, limit: int, payloads: bool
+    queries: Queries, jobs: JobFilter, before: UUID | None, limit: int, payloads: bool, few: bool
 ) -> tuple[Query, dict[str, object]]:
-    """The statement for one page and its parameters."""
+    """The statement for one page and its parameters; `few`: of the states' jobs there are few."""
     conditions, params = _conditions(jobs, before)
     columns = queries.fragments["job_columns"]
     bytes_ = "j.input, j.output" if payloads else "NULL::bytea, NULL::bytea"
     sql = (
-        f"SELECT {columns}, {bytes_} FROM {_source(jobs)} "
+        f"SELECT {columns}, {bytes_} FROM {_source(jobs, few)} "
         f"WHERE {' AND '.join(conditions) or 'true'} ORDER BY j.id DESC LIMIT {int(limit)}"
     )
     return Query("list_jobs", sql, writes=False, prepared=False), params
 
 
 def match_query(
-    jobs: JobFilter, before: UUID | None, limit: int
+    jobs: JobFilter, before: UUID | None, limit: int, few: bool
 ) -> tuple[Query, dict[str, object]]:
     """The statement for a page of ids, newest first."""
     conditions, params = _conditions(jobs, before)
     sql = (
-        f"SELECT j.id FROM {_source(jobs)} "
+        f"SELECT j.id FROM {_source(jobs, few)} "
         f"WHERE {' AND '.join(conditions) or 'true'} ORDER BY j.id DESC LIMIT {int(limit)}"
     )
     return Query("match_jobs", sql, writes=False, prepared=False), params
 
 
-def count_query(jobs: JobFilter) -> tuple[Query, dict[str, object]]:
+def count_query(jobs: JobFilter, few: bool) -> tuple[Query, dict[str, object]]:
     """The statement that counts jobs by state."""
     conditions, params = _conditions(jobs, None)
-    source = _source(jobs)
-    if jobs.states == {JobState.SCHEDULED} and not jobs.labels:
+    source = _source(jobs, few)
+    if not few and jobs.states == {JobState.SCHEDULED} and not jobs.labels:
         source = "queue q JOIN jobs j ON j.id = q.job_id AND j.type = q.type"
     sql = (
         f"SELECT j.state, count(*) FROM {source} "
@@ -71,8 +93,11 @@ def count_query(jobs: JobFilter) -> tuple[Query, dict[str, object]]:
     return Query("count_jobs", sql, writes=False, prepared=False), params
 
 
-def _source(jobs: JobFilter) -> str:
+def _source(jobs: JobFilter, few: bool) -> str:
     """What the list walks: the shortest list that holds all it asks for."""
+    if few:
+        lists = " UNION ".join(f"SELECT job_id FROM {name}" for name in _lists(jobs.states))
+        return _LIVING.format(lists=lists)
     if jobs.states and jobs.states <= IN_FLIGHT:
         return "in_flight f JOIN jobs j ON j.id = f.job_id"
     if jobs.states == {JobState.BLOCKED}:
@@ -84,6 +109,10 @@ def _source(jobs: JobFilter) -> str:
     if jobs.states and jobs.states <= UNSUCCESSFUL:
         return _TERM.format(name="'~unsuccessful'", value="''")
     return "jobs j"
+
+
+def _lists(states: Collection[JobState]) -> list[str]:
+    return [name for held, name in _LISTS if not held.isdisjoint(states)]
 
 
 def _conditions(jobs: JobFilter, before: UUID | None) -> tuple[list[str], dict[str, object]]:

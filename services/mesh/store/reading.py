@@ -11,7 +11,13 @@ from services.mesh.store.answers import Ends, EventPage
 from services.mesh.store.arrays import Integers, Keys, Uuids
 from services.mesh.store.base import Int8, ShardBase
 from services.mesh.store.connection import Row
-from services.mesh.store.listing import count_query, list_query, match_query
+from services.mesh.store.listing import (
+    FEW,
+    count_query,
+    list_query,
+    living_query,
+    match_query,
+)
 from services.mesh.store.rows import STATES, job_event, job_record
 
 
@@ -28,18 +34,27 @@ class Reading(ShardBase):
         self, jobs: JobFilter, before: UUID | None, limit: int, payloads: bool = False
     ) -> list[JobRecord]:
         """A page of jobs, newest first."""
-        query, params = list_query(self._queries, jobs, before, limit, payloads)
+        few = await self._are_few(jobs)
+        query, params = list_query(self._queries, jobs, before, limit, payloads, few)
         return [job_record(row) for row in await self._connections.fetch(query, params)]
 
     async def match_jobs(self, jobs: JobFilter, before: UUID | None, limit: int) -> list[UUID]:
         """A page of ids, newest first."""
-        query, params = match_query(jobs, before, limit)
+        query, params = match_query(jobs, before, limit, await self._are_few(jobs))
         return [row[0] for row in await self._connections.fetch(query, params)]
 
     async def count_jobs(self, jobs: JobFilter) -> dict[JobState, int]:
         """How many jobs are in each state that has some."""
-        query, params = count_query(jobs)
+        query, params = count_query(jobs, await self._are_few(jobs))
         return {STATES[row[0]]: row[1] for row in await self._connections.fetch(query, params)}
+
+    async def _are_few(self, jobs: JobFilter) -> bool:
+        """Whether the states asked for are live ones, and few jobs have them."""
+        query = living_query(jobs)
+        if query is None:
+            return False
+        ((count,),) = await self._connections.fetch(query)
+        return bool(count <= FEW)
 
     async def versions(self, ids: Sequence[UUID]) -> dict[UUID, int]:
         """The newest version of each job that exists."""
