@@ -52,6 +52,8 @@ class Shard(Protocol):
         width: timedelta = timedelta(0),
         limit: int = 1000,
         dispatch: timedelta = timedelta(0),
+        *,
+        deep: bool = True,
     ) -> Pulse: ...
 
     async def fire_due_schedules(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import psycopg
@@ -233,33 +235,64 @@ async def test_waiting_jobs_are_not_walked_to_find_their_types(rig):
     )
     rig.sql("ANALYZE queue")
     assert len((await rig.store.pulse()).due_types) == 5
-    before = _queue_reads(rig)
+    before = _reads(rig)
     async with opened(rig.dsn) as fresh:
         await fresh.pulse()
-    assert _queue_reads(rig) - before < 500
+    assert _reads(rig) - before < 500
     rig.sql("DELETE FROM queue")
 
 
-async def test_what_was_claimed_and_cannot_be_vacuumed_is_not_walked_by_a_claim_of_recent_jobs(rig):
+@contextmanager
+def long_gone(rig, count: int = 30_000) -> Iterator[None]:
+    """So many jobs were claimed and have ended, and somebody's snapshot keeps their dead rows."""
     with psycopg.connect(rig.dsn) as held:
         held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         held.execute("SELECT count(*) FROM queue")
         rig.sql(
             "INSERT INTO queue (job_id, due_time, priority, later, type)"
             " SELECT gen_random_uuid(), now() - interval '1 minute', g % 3, false, 't'"
-            " FROM generate_series(1, 30000) g"
+            f" FROM generate_series(1, {count}) g"
+        )
+        rig.sql(
+            "INSERT INTO in_flight (job_id, dispatch_time, worker_id)"
+            " SELECT q.job_id, q.due_time, 'w1' FROM queue q"
         )
         rig.sql("DELETE FROM queue")
+        rig.sql("DELETE FROM in_flight")
+        yield
+
+
+async def test_what_was_claimed_and_cannot_be_vacuumed_is_not_walked_by_a_claim_of_recent_jobs(rig):
+    with long_gone(rig):
         (job_id,) = await rig.put(1)
-        before = _queue_reads(rig)
+        before = _reads(rig)
         async with opened(rig.dsn) as fresh:
             answer = await fresh.claim("t", "w1", 10, recent=10 * SECOND)
         assert [job.id for job in answer.jobs] == [job_id]
-        assert _queue_reads(rig) - before < 500
+        assert _reads(rig) - before < 500
 
 
-def _queue_reads(rig) -> int:
+async def test_what_cannot_be_vacuumed_is_walked_by_deep_looks_only(rig):
+    with long_gone(rig):
+        await rig.put(delay=HOUR / 2)
+        await rig.put()
+        before = _reads(rig, "queue", "in_flight")
+        async with opened(rig.dsn) as fresh:
+            seen = await fresh.pulse(None, HOUR, deep=False)
+        assert _reads(rig, "queue", "in_flight") - before < 500
+        assert [due.type for due in seen.slot.due_times] == ["t"]
+        assert (seen.due_types, seen.deep) == ([], False)
+        async with opened(rig.dsn) as fresh:
+            seen = await fresh.pulse(None, HOUR)
+        assert (seen.due_types, seen.deep) == (["t"], True)
+        assert seen.took > 0
+        assert _reads(rig, "queue", "in_flight") - before > 500, "or there was nothing to walk"
+
+
+def _reads(rig, *tables: str) -> int:
+    """Entries that were read in the indexes of these tables; of the queue, if none is named."""
     rig.sql("SELECT pg_stat_force_next_flush()")
+    names = ", ".join(f"'{name}'" for name in tables or ("queue",))
     return rig.sql(
-        "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'queue_claim'"
+        f"SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname IN ({names})"
     )[0][0]

@@ -192,6 +192,8 @@ class ModelShard:
         width: timedelta = timedelta(0),
         limit: int = 1000,
         dispatch: timedelta = timedelta(0),
+        *,
+        deep: bool = True,
     ) -> Pulse:
         now = self._now()
         begin = now if start is None else start
@@ -207,7 +209,7 @@ class ModelShard:
             if row.new.expire_time and not row.attempt
         ]
         since: dict[str, datetime] = {}
-        for row in self._waiting():
+        for row in self._waiting() if deep else ():
             if row.due_time <= now:
                 since[row.new.type] = min(row.due_time, since.get(row.new.type, now))
         return Pulse(
@@ -215,9 +217,11 @@ class ModelShard:
             due_types=sorted(since),
             due_since=[since[type_] for type_ in sorted(since)],
             next_schedule=None,
-            next_expiry=min(expiries, default=None),
-            in_flight=bool(self._held()),
-            overdue=any((row.dispatch_time or now) < now - dispatch for row in self._held()),
+            next_expiry=min(expiries, default=None) if deep else None,
+            in_flight=deep and bool(self._held()),
+            overdue=deep and any((r.dispatch_time or now) < now - dispatch for r in self._held()),
+            deep=deep,
+            took=self._looks.choice(LOOK_SECONDS),
         )
 
     async def fire_due_schedules(

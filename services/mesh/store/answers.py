@@ -272,6 +272,10 @@ class Pulse:
     """When the parents of a BLOCKED job want to be looked at next."""
     due_since: list[datetime] = field(default_factory=list)
     """The due time of the oldest due job of each of the `due_types`."""
+    deep: bool = True
+    """Only then was anything looked for besides the slot and schedules."""
+    took: float = 0.0
+    """Seconds that the shard needed for all this."""
 
 
 @record

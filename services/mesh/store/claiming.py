@@ -157,23 +157,27 @@ class Claiming(Saying):
         width: timedelta = timedelta(0),
         limit: int = 1000,
         dispatch: timedelta = timedelta(0),
+        *,
+        deep: bool = True,
     ) -> Pulse:
-        """What there is to do: in the slot that begins at `start`, or at the shard's now; and
-        otherwise. Dispatches older than `dispatch` are overdue.
+        """What there is to do: in the slot that begins at `start`, or at the shard's now; and, if
+        the look is a `deep` one, otherwise. Dispatches older than `dispatch` are overdue.
         """
         params = {"start": start, "width": width, "limit": Int8(limit), "dispatch": dispatch}
-        ((now, types, times, counts, *rest),) = await self._fetch("pulse", params)
+        found = await self._fetch("pulse", params | {"deep": deep})
+        ((now, types, times, counts, *rest, ended),) = found
         due_times = list(map(DueTime, types or (), times or (), counts or ()))
         begin = now if start is None else start
         end = begin + width
         if len(due_times) == limit:
             # The page may have cut the last instant in two: the next slot begins with it again.
             end = max(due_times[-1].due_time, begin + timedelta(microseconds=1))
-        return Pulse(Slot(now, begin, end, due_times), *rest)
+        seen = Pulse(Slot(now, begin, end, due_times), *rest)
+        return replace(seen, deep=deep, took=(ended - now).total_seconds())
 
     async def backlog(self, cap: int = 10_000) -> list[BacklogStat]:
         """The load per type."""
-        rows = await self._fetch("backlog", {"cap": Int8(cap)})
+        rows = await self._fetch("backlog", {"cap": Int8(cap), "deep": True})
         return [
             BacklogStat(type_, due, due >= cap, age or timedelta(0), dispatched, running, upcoming)
             for type_, due, age, dispatched, running, upcoming in rows

@@ -153,9 +153,12 @@ class ShardStore(Protocol):
         width: timedelta = timedelta(0),
         limit: int = 1000,
         dispatch: timedelta = timedelta(0),
+        *,
+        deep: bool = True,
     ) -> Pulse:
         """What there is to do for the shard's keeper: the slot that begins at `start`, or at the
-        shard's now, and what else goes by time. Dispatches older than `dispatch` are overdue.
+        shard's now, and schedules; if the look is a `deep` one, what else goes by time, too.
+        Dispatches older than `dispatch` are overdue.
         """
 
     async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:

@@ -445,10 +445,10 @@ SELECT * FROM ended
 
 -- fragment: lanes
 -- The (type, priority) pairs of the queue, each with its earliest due time: one index probe per pair,
--- however many jobs wait.
+-- however many jobs wait. None if the look is not to be deep.
 WITH RECURSIVE lanes AS (
     (SELECT q.type, q.priority, q.due_time
-       FROM queue q
+       FROM queue q WHERE %(deep)s
       ORDER BY q.type, q.priority DESC, q.due_time LIMIT 1)
     UNION ALL
     SELECT step.type, step.priority, step.due_time
@@ -502,22 +502,27 @@ SELECT l.type, sum(l.due)::bigint,
 -- name: pulse
 -- All that a keeper wants to know regularly, in one statement: the due times of the coming slot, equal
 -- ones counted together; the types that have due jobs, and since when; when a schedule, an expiry, a release or a look at
--- parents is next; whether anything is in flight, and whether for too long.
+-- parents is next; whether anything is in flight, and whether for too long. All but slot and schedules only if it is to be
+-- a deep look: they begin where tables have their dead rows. Last the time when all was found.
 {lanes}, clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
 SELECT c.now, s.types, s.due_times, s.jobs,
        array(SELECT DISTINCT l.type FROM lanes l WHERE l.due_time <= c.now ORDER BY l.type),
        (SELECT least(d.next_time, d.check_time) FROM schedules d
          WHERE NOT d.paused AND least(d.next_time, d.check_time) IS NOT NULL
          ORDER BY least(d.next_time, d.check_time) LIMIT 1),
-       least((SELECT q.expire_time FROM queue q WHERE q.expire_time IS NOT NULL
-               ORDER BY q.expire_time LIMIT 1),
-             (SELECT b.expire_time FROM blocked b WHERE b.expire_time IS NOT NULL
-               ORDER BY b.expire_time LIMIT 1)),
-       EXISTS (SELECT FROM in_flight),
-       EXISTS (SELECT FROM in_flight f WHERE f.dispatch_time < c.now - %(dispatch)s::interval),
-       (SELECT p.look_time FROM ended_parents p ORDER BY p.look_time LIMIT 1),
-       (SELECT b.check_time FROM blocked b ORDER BY b.check_time LIMIT 1),
-       array(SELECT min(l.due_time) FROM lanes l WHERE l.due_time <= c.now GROUP BY l.type ORDER BY l.type)
+       CASE WHEN %(deep)s THEN least(
+           (SELECT q.expire_time FROM queue q WHERE q.expire_time IS NOT NULL
+             ORDER BY q.expire_time LIMIT 1),
+           (SELECT b.expire_time FROM blocked b WHERE b.expire_time IS NOT NULL
+             ORDER BY b.expire_time LIMIT 1)) END,
+       CASE WHEN %(deep)s THEN EXISTS (SELECT FROM in_flight) ELSE false END,
+       CASE WHEN %(deep)s THEN EXISTS (
+           SELECT FROM in_flight f WHERE f.dispatch_time < c.now - %(dispatch)s::interval
+       ) ELSE false END,
+       CASE WHEN %(deep)s THEN (SELECT p.look_time FROM ended_parents p ORDER BY p.look_time LIMIT 1) END,
+       CASE WHEN %(deep)s THEN (SELECT b.check_time FROM blocked b ORDER BY b.check_time LIMIT 1) END,
+       array(SELECT min(l.due_time) FROM lanes l WHERE l.due_time <= c.now GROUP BY l.type ORDER BY l.type),
+       clock_timestamp()
   FROM clock c CROSS JOIN LATERAL (
       SELECT array_agg(q.type) AS types, array_agg(q.due_time) AS due_times, array_agg(q.jobs) AS jobs
         FROM (

@@ -10,13 +10,14 @@ them: it calls the workers of the type, and those whose grab has been out for lo
 straight to the caller.
 
 What that costs. At rest: nothing, since only word of work leads to a look. While others serve the
-type: at most two looks a second. While all workers are busy: the same, and a call now and then that
-nobody answers, since whoever has no room has no grab out.
+type: at most two looks a second, fewer where they are slow (`looks`). While all workers are busy:
+the same, and a call now and then that nobody answers, since whoever has no room has no grab out.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from datetime import timedelta
 
 from services.mesh.clock import Clock
@@ -27,6 +28,7 @@ from services.scheduler.app.board import DueBoard
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
 from services.scheduler.domain.calls import CallPlan
+from services.scheduler.domain.looks import LookRules, Looks
 from services.scheduler.ports import Broker
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Caller(Loop):
         self._clock, self._measures = clock, measures
         self._alarm = Alarm(self.nudge)
         self._plan = CallPlan()
+        self._looks: defaultdict[str, Looks] = defaultdict(lambda: Looks(LookRules()))
         #: Flags, by their marks, behind which a look found nothing due: others have served them.
         self._served: dict[tuple[str, str], int] = {}
 
@@ -94,10 +97,14 @@ class Caller(Loop):
 
     async def _late(self, shard: str, marks: dict[str, int]) -> set[str]:
         """Those of the types whose work has been due for long."""
+        looks = self._looks[shard]
+        if not looks.may(self._clock.monotonic()):
+            return set()
         try:
             seen = await self._shards.ask(shard, lambda store: store.pulse(limit=1))
         except MeshError:
             return set()  # its gate is closed now; who opens it raises the flags again
+        looks.looked(self._clock.monotonic(), seen.took)
         since = dict(zip(seen.due_types, seen.due_since, strict=True))
         for type_, mark in marks.items():
             if type_ not in since:

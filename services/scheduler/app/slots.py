@@ -7,7 +7,8 @@ always seen. What is stored later than that is announced by a nudge that says wh
 The statement that reads the slot tells all else that goes by time, so that a shard at rest costs
 one statement every few seconds: which types are due (everything overdue is found by this: lost
 nudges, times that fell between two slots, times that passed while the shard was away), and what the
-other duties wait for, which is passed on.
+other duties wait for, which is passed on. Where that has become slow it is left out now and then
+(`looks`); the slot never is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from services.mesh.clock import Clock
@@ -26,9 +27,13 @@ from services.scheduler.app.alarm import Alarm
 from services.scheduler.app.board import DueBoard
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
+from services.scheduler.domain.looks import LookRules, Looks
 from services.scheduler.domain.rereading import Rereading, RereadRules
 from services.scheduler.domain.timers import DueTimers
 from services.scheduler.domain.times import micros, time_of
+
+#: Claims go back at least so far (see `depth`).
+LONG_DUE = timedelta(seconds=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class SlotRules:
     limit: int = 5_000
     """Due times read at once; more are read with the next slot."""
     rereading: RereadRules = field(default_factory=RereadRules)
+    looks: LookRules = field(default_factory=LookRules)
 
 
 class SlotGrabber:
@@ -74,6 +80,7 @@ class SlotGrabber:
         self._alarm = Alarm(self._fire)
         self._again = Alarm(self._read_in_background)
         self._rereading = Rereading(self._rules.rereading)
+        self._looks = Looks(self._rules.looks)
         self._since: float | None = None
         #: Timers that went off, for tests to wait on.
         self.fired = Tally()
@@ -104,7 +111,7 @@ class SlotGrabber:
         self._again.clear()
         width = timedelta(seconds=self._rules.width)
         sent = self._clock.monotonic()
-        seen = await self._ask(start, width)
+        seen = self._noted(await self._ask(start, width, deep=self._looks.may(sent)))
         self._times.read(micros(seen.slot.now), sent, self._clock.monotonic())
         self.seen, self.slot_end = seen, seen.slot.end
         self._measures.lag(self.shard, self.lag())
@@ -113,16 +120,34 @@ class SlotGrabber:
         if seen.slot.end - seen.slot.start < width:
             # The limit was hit: read on when half of what was read has passed.
             self._again.set(max(0.01, (seen.slot.end - seen.slot.now).total_seconds() / 2))
-        if seen.due_types:
-            self._board.found(self.shard, seen.due_types)
+        self._tell_due(seen)
         self.on_seen(seen)
         return {"grabbed": added, "due": len(seen.due_types)}
 
-    async def _ask(self, start: datetime | None, width: timedelta) -> Pulse:
+    async def _ask(self, start: datetime | None, width: timedelta, *, deep: bool) -> Pulse:
         limit, dispatch = self._rules.limit, timedelta(seconds=self._rules.dispatch)
         return await self._shards.ask(
-            self.shard, lambda store: store.pulse(start, width, limit, dispatch)
+            self.shard, lambda store: store.pulse(start, width, limit, dispatch, deep=deep)
         )
+
+    def _noted(self, seen: Pulse) -> Pulse:
+        """What was not looked for: jobs are in flight as before; the rest waits to be seen."""
+        if seen.deep:
+            self._looks.looked(self._clock.monotonic(), seen.took)
+            return seen
+        return replace(seen, in_flight=self.seen is not None and self.seen.in_flight)
+
+    def _tell_due(self, seen: Pulse) -> None:
+        """Types that have been due for so long that claims may begin behind them are said to be."""
+        long = {
+            type_
+            for type_, since in zip(seen.due_types, seen.due_since, strict=True)
+            if seen.slot.now - since > LONG_DUE
+        }
+        if lately := set(seen.due_types) - long:
+            self._board.found(self.shard, lately)
+        if long:
+            self._board.found(self.shard, long, long_due=True)
 
     def expect(self, types: Collection[str], due_us: int) -> None:
         """Jobs were stored that are due then. If the slot that was read reaches so far, the next

@@ -29,8 +29,10 @@ class DepthRules:
     """A look at everything is followed by so many times what it took without another."""
     quick: float = 0.001
     """A look that took no longer than this may be had again at once."""
-    most: float = 5.0
-    """Everything is looked at this often, whatever it takes."""
+    most: float = 30.0
+    """Everything is looked at this often, whatever it takes. The keeper of the shard looks more
+    often for what has been due for long, once for all types, and says so.
+    """
 
 
 class Depth:

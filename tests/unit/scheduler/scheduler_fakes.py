@@ -91,6 +91,9 @@ class FakeShard:
         self.swept: list[tuple[UUID, int]] = []
         self.due_times: list[DueTime] = []
         self.slots_read = 0
+        self.deep_looks = 0
+        self.in_flight = self.overdue = False
+        self.look_takes = 0.0
         self.purges: list[tuple[str, object]] = []
         # What others wait for, and what came of it.
         self.ended: list[Parent] = []
@@ -155,16 +158,22 @@ class FakeShard:
         width: timedelta = timedelta(0),
         limit: int = 1000,
         dispatch: timedelta = timedelta(0),
+        *,
+        deep: bool = True,
     ) -> Pulse:
         self._check()
         self.slots_read += 1
         now = datetime.now(UTC)
         begin = start or now
         due = [d for d in self.due_times if begin <= d.due_time < begin + width]
-        types = [type_ for type_, rows in self.rows.items() if rows]
+        self.deep_looks += deep
+        types = [type_ for type_, rows in self.rows.items() if rows and deep]
         since = [min(row.due_time for row in self.rows[type_]) for type_ in types]
         slot = Slot(now, begin, begin + width, due)
-        return Pulse(slot, types, None, None, False, False, due_since=since)
+        held, overdue = deep and self.in_flight, deep and self.overdue
+        return Pulse(
+            slot, types, None, None, held, overdue, due_since=since, deep=deep, took=self.look_takes
+        )
 
     async def fire_due_schedules(
         self, limit: int = 100, ahead: timedelta = timedelta(0)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from services.mesh.clock import ManualClock
 from services.scheduler.app.calling import Caller
 from services.scheduler.domain.calls import LONGEST_SECONDS, CallPlan
 from services.scheduler.domain.word import Word
@@ -19,6 +20,7 @@ class CallBench(Bench):
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
+        self.clock = ManualClock()
         self.caller = Caller(self.board, self.shards, self.broker, self.clock, self.measures)
         self.told = 0
         self.board.on_unserved = self.unserved
@@ -62,6 +64,19 @@ async def test_what_others_have_served_is_looked_at_once() -> None:
         await bench.caller.run_once()
         assert bench.stores["s0"].slots_read == 2
         assert bench.broker.calls == []
+        await bench.caller.stop()
+
+
+async def test_where_looks_are_slow_there_are_few() -> None:
+    async with CallBench("s0") as bench:
+        bench.stores["s0"].look_takes = 0.2
+        for _ in range(3):
+            bench.board.heard(Word("s0", ["t"]))
+            await bench.caller.run_once()
+        assert bench.stores["s0"].slots_read == 1
+        bench.clock.advance(6.0)
+        await bench.caller.run_once()
+        assert bench.stores["s0"].slots_read == 2
         await bench.caller.stop()
 
 

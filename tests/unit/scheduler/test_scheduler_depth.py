@@ -31,11 +31,11 @@ def test_after_a_slow_look_that_found_all_the_next_begin_there() -> None:
     assert depth.next(2.04) is None
 
 
-def test_everything_is_looked_at_every_five_seconds_whatever_it_takes() -> None:
+def test_everything_is_looked_at_every_half_minute_whatever_it_takes() -> None:
     depth = Depth(DepthRules())
     depth.looked(1.0, 2.0, 1.0, short=True)
-    assert depth.next(6.99) is not None
-    assert depth.next(7.0) is None
+    assert depth.next(31.99) is not None
+    assert depth.next(32.0) is None
 
 
 def test_word_of_work_that_has_been_due_for_long_makes_the_next_look_at_everything() -> None:

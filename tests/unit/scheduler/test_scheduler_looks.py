@@ -1,0 +1,92 @@
+"""Slow looks at everything are rare, and the slot is read all the same."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from services.mesh.clock import ManualClock
+from services.mesh.runtime import Tasks
+from services.mesh.store.answers import DueTime, Pulse
+from services.scheduler.app.slots import SlotGrabber, SlotRules
+from services.scheduler.domain.looks import LookRules, Looks
+from tests.unit.scheduler.scheduler_fakes import Bench, job
+
+
+def test_quick_looks_may_be_had_at_once() -> None:
+    looks = Looks(LookRules())
+    assert looks.may(0.0)
+    looks.looked(5.0, 0.01)
+    assert looks.may(5.0)
+
+
+@pytest.mark.parametrize(("took", "rest"), [(0.02, 0.6), (0.2, 6.0), (2.0, 10.0)])
+def test_slow_looks_take_a_small_part_of_the_time(took: float, rest: float) -> None:
+    looks = Looks(LookRules())
+    looks.looked(5.0, took)
+    assert not looks.may(5.0 + rest - 0.001)
+    assert looks.may(5.0 + rest)
+
+
+class SlotBench(Bench):
+    """The bench, with a grabber whose readings the test makes."""
+
+    def __init__(self) -> None:
+        super().__init__("s0")
+        self.clock = ManualClock(datetime.now(UTC))
+        self.store = self.stores["s0"]
+        self.seen: list[Pulse] = []
+        self.long_due: list[str] = []
+        self.grabber = SlotGrabber(
+            "s0", self.shards, self.board, Tasks(), self.clock, self.measures, SlotRules()
+        )
+        self.grabber.on_seen = self.seen.append
+        self.board.on_long_due = lambda type_, _: self.long_due.append(type_)
+
+    def put(self, type_: str, seconds: float) -> None:
+        """Store a job that has been due for so long."""
+        made = job(type_)
+        made.due_time -= timedelta(seconds=seconds)
+        self.store.rows.setdefault(type_, deque()).append(made)
+
+
+async def test_the_slot_is_read_where_looks_are_slow() -> None:
+    async with SlotBench() as bench:
+        bench.store.look_takes = 0.2
+        await bench.grabber.run_once()
+        bench.put("t", 1)
+        bench.store.due_times = [DueTime("later", datetime.now(UTC) + timedelta(seconds=1), 1)]
+        await bench.grabber.run_once()
+        assert (bench.store.slots_read, bench.store.deep_looks) == (2, 1)
+        assert bench.grabber.waiting == 1, "the job of the slot has its timer"
+        assert not bench.board.flags.types(), "nobody has looked for due types"
+        bench.clock.advance(6.0)
+        await bench.grabber.run_once()
+        assert bench.store.deep_looks == 2
+        assert set(bench.board.flags.types()) == {"t"}
+        bench.grabber.forget()
+
+
+async def test_what_was_not_looked_for_is_not_wanted_and_what_is_in_flight_stays() -> None:
+    async with SlotBench() as bench:
+        bench.store.look_takes = 0.2
+        bench.store.in_flight = bench.store.overdue = True
+        await bench.grabber.run_once()
+        await bench.grabber.run_once()
+        assert [(seen.in_flight, seen.overdue) for seen in bench.seen] == [
+            (True, True),
+            (True, False),
+        ]
+        bench.grabber.forget()
+
+
+async def test_claims_are_told_of_work_that_has_been_due_for_long() -> None:
+    async with SlotBench() as bench:
+        bench.put("old", 9)
+        bench.put("new", 1)
+        await bench.grabber.run_once()
+        assert set(bench.board.flags.types()) == {"old", "new"}
+        assert bench.long_due == ["old"]
+        bench.grabber.forget()
