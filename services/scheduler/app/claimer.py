@@ -269,10 +269,12 @@ class Claimer(Loop):
             received = self._clock.monotonic()
             if answer.now > EPOCH:  # else nothing was asked, and no clock looked at
                 self._shards.clocks[shard].read(micros(answer.now), claim.began, received)
+            short = brought < claim.limit
             if claim.recent is None:
-                lane.share.ended(_waited(answer), full=brought >= claim.limit)
-                short = brought < claim.limit
+                lane.share.ended(_waited(answer), full=not short)
                 lane.depth.looked(claim.began, received, answer.took, short=short)
+            elif claim.shallow:
+                lane.depth.went_on(claim.began, short=short)
             if claim.settings is not None:
                 answer = self._bounds.brought(claim.settings, answer)
             return answer

@@ -6,12 +6,12 @@ a forgotten session) none may. Then every claim would walk over all that was cla
 after ten minutes take dozens of times as long.
 
 So a claim that found all there was sets a mark, and the next ones begin there, less a margin for
-what was being stored meanwhile. What has been due for longer can still come up: a dispatch that was
-lost, a job that was handed back or had to wait for others. Whoever puts it there says so, and then
-everything is looked at. Words may get lost, and another claim may have had a job locked, so
-everything is looked at all the same from time to time: again after so many times what the last look
-took in the server. While looks are quick, which is the rule, that is at once and nothing changes;
-when they are slow they take a small part of the time.
+what was being stored meanwhile, and move it on. What has been due for longer can still come up: a
+dispatch that was lost, a job that was handed back or had to wait for others. Whoever puts it there
+says so, and then everything is looked at. Words may get lost, and another claim may have had a job
+locked, so everything is looked at all the same from time to time: again after so many times what
+the last look took in the server. While looks are quick, which is the rule, that is at once and
+nothing changes; when they are slow they take a small part of the time.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Depth:
         rest = min(self._rules.most, self._rules.factor * took)
         self._again_at = ended + (rest if took > self._rules.quick else 0.0)
         self._mark = began if short and began > self._forgot_at else None
+
+    def went_on(self, began: float, *, short: bool) -> None:
+        """A claim looked from the mark on; `short`: and took all there was."""
+        if short and self._mark is not None and began > self._forgot_at:
+            self._mark = max(self._mark, began)
 
     def forget(self, now: float) -> None:
         """Something came up that may lie before the mark."""

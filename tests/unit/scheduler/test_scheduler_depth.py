@@ -56,6 +56,21 @@ def test_a_look_that_left_something_sets_no_mark() -> None:
     assert depth.next(1.03) is None
 
 
+def test_claims_from_the_mark_on_move_it_if_they_took_all_there_was() -> None:
+    depth = Depth(DepthRules())
+    depth.went_on(0.5, short=True)
+    assert depth.next(0.5) is None, "there is no mark to move"
+    depth.looked(1.0, 1.1, 0.1, short=True)
+    depth.went_on(5.0, short=False)
+    assert depth.next(6.0) == pytest.approx(15.0)
+    depth.went_on(5.0, short=True)
+    assert depth.next(6.0) == pytest.approx(11.0)
+    assert depth.next(21.1) is None, "everything is looked at when it would have been"
+    depth.forget(7.0)
+    depth.went_on(6.9, short=True)
+    assert depth.next(7.1) is None
+
+
 async def test_a_job_that_came_back_is_found_by_the_next_look_at_everything() -> None:
     rules = ClaimRules(depth=DepthRules(most=0.2))
     async with Bench("s0", rules=rules) as bench:
