@@ -63,7 +63,8 @@ at the next look.
 and is swept; while any is near that age the sweep goes round every second. No attempt ran, so age
 may decide here. Its worker's key in etcd is gone: the job is rescued, by watch at once and by
 comparison every few seconds. Both only under the row's fence, so whoever comes too late changes
-nothing.
+nothing. Looks at all that waits are rare where they are slow, as they are while somebody holds a
+transaction open (`domain.looks`, `domain.depth`).
 
 **Those who wait are released.** A job that ends while others wait for it is written down by the
 statement that ends it. The keeper of its shard, told by a message and by its looks at the shard,

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.scheduler.domain.looks import Slowness
+
 
 @dataclass(frozen=True, slots=True)
 class DepthRules:
@@ -38,10 +40,11 @@ class DepthRules:
 class Depth:
     """The mark of one (type, shard)."""
 
-    __slots__ = ("_again_at", "_forgot_at", "_mark", "_rules")
+    __slots__ = ("_again_at", "_forgot_at", "_mark", "_rules", "_slowness")
 
     def __init__(self, rules: DepthRules) -> None:
         self._rules = rules
+        self._slowness = Slowness()
         self._mark: float | None = None
         self._again_at = self._forgot_at = float("-inf")
 
@@ -57,6 +60,7 @@ class Depth:
 
     def looked(self, began: float, ended: float, took: float, *, short: bool) -> None:
         """A claim looked at everything, for so long; `short`: and took all there was."""
+        took = self._slowness.of(took)
         rest = min(self._rules.most, self._rules.factor * took)
         self._again_at = ended + (rest if took > self._rules.quick else 0.0)
         self._mark = began if short and began > self._forgot_at else None

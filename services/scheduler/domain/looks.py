@@ -24,13 +24,30 @@ class LookRules:
     """There is one this often, whatever it takes."""
 
 
+class Slowness:
+    """What looks take, but for one that took longer than those around it: a server that was frozen
+    for a moment, or had no time for us, need not be spared.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def of(self, took: float) -> float:
+        """The less of what this look and the one before took."""
+        last, self._last = self._last, took
+        return took if last is None else min(last, took)
+
+
 class Looks:
     """The looks at one shard."""
 
-    __slots__ = ("_again_at", "_rules")
+    __slots__ = ("_again_at", "_rules", "_slowness")
 
     def __init__(self, rules: LookRules) -> None:
         self._rules = rules
+        self._slowness = Slowness()
         self._again_at = float("-inf")
 
     def may(self, now: float) -> bool:
@@ -39,5 +56,6 @@ class Looks:
 
     def looked(self, ended: float, took: float) -> None:
         """Everything was looked at, for so long in the server."""
+        took = self._slowness.of(took)
         rest = self._rules.factor * took if took > self._rules.quick else 0.0
         self._again_at = ended + min(self._rules.most, rest)

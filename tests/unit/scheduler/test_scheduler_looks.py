@@ -30,6 +30,16 @@ def test_slow_looks_take_a_small_part_of_the_time(took: float, rest: float) -> N
     assert looks.may(5.0 + rest)
 
 
+def test_a_look_that_was_held_up_once_changes_nothing() -> None:
+    looks = Looks(LookRules())
+    looks.looked(1.0, 0.001)
+    looks.looked(7.0, 5.0)
+    assert looks.may(7.0)
+    looks.looked(7.2, 0.1)
+    assert not looks.may(10.1)
+    assert looks.may(10.2)
+
+
 class SlotBench(Bench):
     """The bench, with a grabber whose readings the test makes."""
 
