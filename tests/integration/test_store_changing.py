@@ -411,7 +411,8 @@ async def test_no_count_and_no_match_walks_a_whole_table(many, analyzed):  # noq
     if analyzed:
         many.sql("ANALYZE")
     for name, wanted in COUNTED.items():
-        for query, params in (count_query(wanted), match_query(wanted, None, 500)):
+        few = await many.store._are_few(wanted)
+        for query, params in (count_query(wanted, few), match_query(wanted, None, 500, few)):
             plan = explained(many, query.sql, params)
             assert "Seq Scan" not in plan, f"{name}: {plan}"
 
