@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -123,20 +125,26 @@ async def test_calls_under_way_end_when_the_shard_is_given_up(rig):
 PATIENT: dict[str, Any] = {"acquire_timeout": 60.0}
 
 
-async def test_nobody_waits_for_a_connection_to_a_shard_that_refuses_them(rig):
-    port = int(conninfo_to_dict(rig.dsn)["port"] or 0)
-    async with FaultProxy(port) as link:
+@asynccontextmanager
+async def linked(rig: Rig, **settings: Any) -> AsyncIterator[tuple[FaultProxy, PostgresShard]]:
+    """A store that has asked its shard once, by a link that can be cut."""
+    async with FaultProxy(int(conninfo_to_dict(rig.dsn)["port"] or 0)) as link:
         dsn = make_conninfo(rig.dsn, host="127.0.0.1", port=link.port)
-        async with opened(dsn, **PATIENT) as store:
+        async with opened(dsn, **settings) as store:
             await store.inflight_workers()
-            link.become(Link.CUT)
-            async with asyncio.timeout(20):
-                calls = [store.put_jobs([new_job()], EPOCH) for _ in range(5)]
-                ends = await asyncio.gather(*calls, return_exceptions=True)
-            # Certain: none of them had a connection to send anything by.
-            assert {type(end) for end in ends} == {ShardUnavailable}
-            link.become(Link.PASS)
-            assert await store.inflight_workers() == []
+            yield link, store
+
+
+async def test_nobody_waits_for_a_connection_to_a_shard_that_refuses_them(rig):
+    async with linked(rig, **PATIENT) as (link, store):
+        link.become(Link.CUT)
+        async with asyncio.timeout(20):
+            calls = [store.put_jobs([new_job()], EPOCH) for _ in range(5)]
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+        # Certain: none of them had a connection to send anything by.
+        assert {type(end) for end in ends} == {ShardUnavailable}
+        link.become(Link.PASS)
+        assert await store.inflight_workers() == []
 
 
 async def test_who_waits_for_a_connection_stops_when_the_shard_is_given_up(rig):
@@ -149,25 +157,23 @@ async def test_who_waits_for_a_connection_stops_when_the_shard_is_given_up(rig):
         waiting = asyncio.create_task(store.put_jobs([new_job()], EPOCH), name="waiting")
         await asyncio.sleep(0)  # it asks the pool for a connection
         store.abandon()
+        await asyncio.sleep(0)  # it is being told
+        store.abandon()
         async with asyncio.timeout(20):
             ends = await asyncio.gather(writing, waiting, return_exceptions=True)
         assert [type(end) for end in ends] == [OutcomeUnknown, ShardUnavailable]
 
 
 async def test_a_shard_that_was_away_for_long_serves_the_first_call_after_it_is_back(rig):
-    port = int(conninfo_to_dict(rig.dsn)["port"] or 0)
-    async with FaultProxy(port) as link:
-        dsn = make_conninfo(rig.dsn, host="127.0.0.1", port=link.port)
-        async with opened(dsn, **QUICK) as store:
-            await store.inflight_workers()
-            link.become(Link.CUT)
-            # Long enough for a pool that doubles its pauses to have fallen asleep.
-            until_asleep = time.monotonic() + 4.0
-            while time.monotonic() < until_asleep:
-                with pytest.raises(ShardUnavailable):
-                    await store.inflight_workers()
-            link.become(Link.PASS)
-            assert await store.inflight_workers() == []
+    async with linked(rig, **QUICK) as (link, store):
+        link.become(Link.CUT)
+        # Long enough for a pool that doubles its pauses to have fallen asleep.
+        until_asleep = time.monotonic() + 4.0
+        while time.monotonic() < until_asleep:
+            with pytest.raises(ShardUnavailable):
+                await store.inflight_workers()
+        link.become(Link.PASS)
+        assert await store.inflight_workers() == []
 
 
 async def test_a_probe_gives_up_at_its_own_deadline_and_recovers(rig):

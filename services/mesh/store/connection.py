@@ -102,8 +102,10 @@ class ShardConnections:
             self._end_waits()
 
     def _end_waits(self) -> None:
+        # Each once: a wait that is already ending cannot be ended again.
+        ending, self._patience = self._patience, set()
         now = asyncio.get_running_loop().time()
-        for patience in self._patience:
+        for patience in ending:
             patience.reschedule(now)
 
     async def connect(self) -> AsyncConnection[Row]:
