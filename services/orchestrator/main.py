@@ -93,7 +93,9 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
     statistics = Statistics(shards, clock, process.drain, config.stats_seconds, config.stats_cap)
     announcer = BusAnnouncer(bus, Subjects(config.nats_prefix), process.metrics, statistics.changed)
     lookup = Lookup(shards, topology, announcer)
-    reports = process.add(Reports(shards, topology, announcer, process.tasks, process.metrics))
+    reports = process.add(
+        Reports(shards, topology, announcer, process.tasks, process.metrics, clock)
+    )
 
     server = Server.from_config(process, config)
     server.add(

@@ -109,7 +109,9 @@ class OrchestratorProcess(Process):
             self.registry, KEYS, list(stores), self.tasks, self.readiness.require("topology")
         )
         announcer = BusAnnouncer(self.bus, SUBJECTS, self.metrics, lambda: None)
-        self.reports = Reports(self.shards, self.topology, announcer, self.tasks, self.metrics)
+        self.reports = Reports(
+            self.shards, self.topology, announcer, self.tasks, self.metrics, self.clock
+        )
         no_parents: Any = Nothing()
         self.submission = Submission(
             self.shards, self.topology, announcer, self.clock, self.random, no_parents

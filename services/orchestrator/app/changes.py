@@ -174,13 +174,13 @@ class Changes:
         now_ms = int(self._clock.now().timestamp() * 1000)
         # In the bucket of the origin: wherever that moves, the two stay together.
         wishes = {job_id: new_job_id(bucket_of(job_id), now_ms, self._random) for job_id in ids}
-        epoch = self._topology.map.epoch
+        epoch, began = self._topology.map.epoch, self._clock.monotonic()
         try:
             answer = await store.redrive(wishes, namespace, epoch, traceparent or None)
         except OutcomeUnknown:
             # Asked again, the shard says what there is: a job that was made is found, not doubled.
             answer = await store.redrive(wishes, namespace, epoch, traceparent or None)
-        await self._tell(store.name, answer.events)
+        await self._tell(store.name, answer.events, began)
         return answer.results
 
     # --- update
@@ -188,10 +188,11 @@ class Changes:
     async def update(self, job_id: UUID, namespace: str, change: JobChange) -> Found:
         """Change a job that waits, and return it as it is then."""
         store = self._shards.store(self._topology.shard_of(job_id))
+        began = self._clock.monotonic()
         answer = await store.change(job_id, namespace, change)
         if answer.event is None:
             raise _not_changed(job_id, answer)
-        await self._tell(store.name, [answer.event])
+        await self._tell(store.name, [answer.event], began)
         (found,) = await self._lookup.get([job_id], namespace, full=False)
         if isinstance(found, MeshError):
             raise found
@@ -257,8 +258,9 @@ class Changes:
         missing += [leg.away for leg in legs if leg.away]
         return Walked(sum(leg.count for leg in legs), max(stops, default=None), missing)
 
-    async def _tell(self, shard: str, events: Sequence[JobEvent]) -> None:
-        due = due_work((event.type, event.due_time, event.time) for event in events)
+    async def _tell(self, shard: str, events: Sequence[JobEvent], began: float) -> None:
+        took = self._clock.monotonic() - began
+        due = due_work(((event.type, event.due_time, event.time) for event in events), took)
         if due:
             await self._announcer.due(shard, due.now, due.soon, due.long)
         await self._announcer.committed(shard, events)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 
+from services.mesh.clock import Clock
 from services.mesh.errors import MeshError
 from services.mesh.jobs.ids import bucket_of_bytes
 from services.mesh.jobs.model import JobEvent
@@ -52,8 +53,11 @@ class _Batch:
 class Committer:
     """Writes the reports for one shard, one statement at a time, as many as there are."""
 
-    def __init__(self, shard: str, shards: Shards, announcer: Announcer, metrics: Metrics) -> None:
+    def __init__(
+        self, shard: str, shards: Shards, announcer: Announcer, metrics: Metrics, clock: Clock
+    ) -> None:
         self._shard, self._shards, self._announcer = shard, shards, announcer
+        self._clock = clock
         self._waiting: list[_Batch] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -116,6 +120,7 @@ class Committer:
         """
         count = sum(map(len, successes)) + len(reports)
         self._size.observe(count)
+        began = self._clock.monotonic()
         try:
             answer = await self._shards.store(self._shard).report(reports, successes)
         except MeshError as error:
@@ -136,7 +141,7 @@ class Committer:
             # First: after the end of a job nobody listens any more.
             await self._announcer.progressed(self._shard, answer.progress)
         await self._announcer.committed(self._shard, answer.events, answer.columns)
-        due = work_due_again(answer.events)
+        due = work_due_again(answer.events, self._clock.monotonic() - began)
         if due:
             await self._announcer.due(self._shard, due.now, due.soon, due.long)
         outcomes = answer.outcomes + [result.outcome for result in answer.results]
@@ -149,13 +154,10 @@ class Committer:
         return verdicts
 
 
-def work_due_again(events: Iterable[JobEvent]) -> DueWork:
+def work_due_again(events: Iterable[JobEvent], took: float) -> DueWork:
     """Jobs that went back to SCHEDULED and are due again now or within seconds."""
-    return due_work(
-        (event.type, event.due_time, event.time)
-        for event in events
-        if event.state is JobState.SCHEDULED
-    )
+    again = (event for event in events if event.state is JobState.SCHEDULED)
+    return due_work(((event.type, event.due_time, event.time) for event in again), took)
 
 
 class Reports:
@@ -168,10 +170,11 @@ class Reports:
         announcer: Announcer,
         tasks: Tasks,
         metrics: Metrics,
+        clock: Clock,
     ) -> None:
         self._topology, self._tasks = topology, tasks
         self._committers = {
-            name: Committer(name, shards, announcer, metrics) for name in shards.names
+            name: Committer(name, shards, announcer, metrics, clock) for name in shards.names
         }
 
     def submit(

@@ -29,7 +29,7 @@ from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.topology import TopologyKeeper
-from services.orchestrator.domain.dueness import due_work
+from services.orchestrator.domain.dueness import due_work, is_long
 from services.orchestrator.ports import Announcer
 
 log = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class Submission:
         shard = targets[self._turn % len(targets)]
         buckets = free_buckets(bucket_map, shard, len(inputs), self._random)
         keys = new_job_keys(buckets, self._now_ms(), self._random)
+        began = self._clock.monotonic()
         try:
             jobs = AlikeJobs(like, keys, list(inputs))
             answer = await self._stored(shard, jobs, bucket_map.epoch)
@@ -133,7 +134,8 @@ class Submission:
             return await self._put_chunk(like, inputs, {*avoid, shard})
         except MeshError as error:
             return [error] * len(inputs)
-        await self._announcer.due(shard, (like.type,))
+        slow = is_long(self._clock.monotonic() - began)
+        await self._announcer.due(shard, (like.type,), long=(like.type,) if slow else ())
         await self._announcer.stored(shard, (like.namespace, like.type))
         if answer.time is None:
             return [self._outcome(shard, result) for result in answer.results]
@@ -185,7 +187,7 @@ class Submission:
         outcomes: list[Outcome],
         avoid: Collection[str],
     ) -> None:
-        places = [items[i] for i in group.items]
+        places, began = [items[i] for i in group.items], self._clock.monotonic()
         try:
             answer = await self._write(drafts, places, group, bucket_map.epoch)
         except (ShardUnavailable, StaleEpoch) as error:
@@ -204,7 +206,8 @@ class Submission:
                 answer = await self._parents.released(group.shard, ties, answer)
             for at, result in zip(places, answer.results, strict=True):
                 outcomes[at] = self._outcome(group.shard, result)
-            await self._announce(group.shard, drafts, places, answer)
+            took = self._clock.monotonic() - began
+            await self._announce(group.shard, drafts, places, answer, took)
 
     async def _write(
         self, drafts: Sequence[Draft], places: Sequence[int], group: Group, epoch: int
@@ -255,18 +258,24 @@ class Submission:
         return Stored(shard, result)
 
     async def _announce(
-        self, shard: str, drafts: Sequence[Draft], places: Sequence[int], answer: PutAnswer
+        self,
+        shard: str,
+        drafts: Sequence[Draft],
+        places: Sequence[int],
+        answer: PutAnswer,
+        took: float,
     ) -> None:
         created = [
             (drafts[at], result)
             for at, result in zip(places, answer.results, strict=True)
             if result.outcome in NEWS
         ]
-        due = due_work(
+        waiting = (
             (draft.type, result.due_time, result.create_time)
             for draft, result in created
             if result.state is JobState.SCHEDULED
         )
+        due = due_work(waiting, took)
         if due:
             await self._announcer.due(shard, due.now, due.soon, due.long)
         if drafts[places[0]].wish is not None:  # jobs that were there before may have changed

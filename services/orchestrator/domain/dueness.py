@@ -10,7 +10,12 @@ from types import MappingProxyType
 #: Schedulers read further ahead than this all the time; what is due later needs no nudge.
 SOON = timedelta(seconds=5)
 #: Schedulers look further back than this all the time; what was due before that they must be told.
-LONG = timedelta(seconds=5)
+LONG = timedelta(seconds=0.7)
+
+
+def is_long(took: float) -> bool:
+    """Whether what took so many seconds to be stored has been due for long when it is seen."""
+    return took > LONG.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +47,20 @@ class DueWork:
         return bool(self.now or self.soon)
 
 
-def due_work(jobs: Iterable[tuple[str, datetime | None, datetime]]) -> DueWork:
-    """Sort jobs `(type, due time, the shard's now)`; one without a due time is not waiting."""
-    work = DueWork()
-    for type_, due, now in jobs:
+def due_work(jobs: Iterable[tuple[str, datetime | None, datetime]], took: float = 0.0) -> DueWork:
+    """Sort jobs `(type, due time, the shard's time when it stored them)`; one without a due time is
+    not waiting. Nobody saw them before the statement ended, at most so many seconds later.
+    """
+    work, unseen = DueWork(), timedelta(seconds=took)
+    for type_, due, stored in jobs:
         if due is None:
             continue
-        if due <= now:
+        if stored + unseen - due > LONG:
             work.now.add(type_)
-            if now - due > LONG:
-                work.long.add(type_)
-        elif due - now <= SOON:
+            work.long.add(type_)
+        elif due <= stored:
+            work.now.add(type_)
+        elif due - stored <= SOON:
             known = work.soon.get(type_)
             work.soon[type_] = known.and_at(due) if known else Soon(due)
     return work

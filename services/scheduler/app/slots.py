@@ -32,8 +32,8 @@ from services.scheduler.domain.rereading import Rereading, RereadRules
 from services.scheduler.domain.timers import DueTimers
 from services.scheduler.domain.times import micros, time_of
 
-#: Claims go back at least so far (see `depth`).
-LONG_DUE = timedelta(seconds=8)
+#: Claims may not go back so far (see `depth`); if they do, saying so costs a look.
+LONG_DUE = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ after ten minutes take dozens of times as long.
 
 So a claim that found all there was sets a mark, and the next ones begin there, less a margin for
 what was being stored meanwhile, and move it on. What has been due for longer can still come up: a
-dispatch that was lost, a job that was handed back or had to wait for others. Whoever puts it there
-says so, and then everything is looked at. Words may get lost, and another claim may have had a job
-locked, so everything is looked at all the same from time to time: again after so many times what
-the last look took in the server. While looks are quick, which is the rule, that is at once and
-nothing changes; when they are slow they take a small part of the time.
+dispatch that was lost, a job that was handed back, had to wait for others or took longer to store.
+Whoever puts it there says so, and then everything is looked at. Words may get lost, and another
+claim may have had a job locked, so everything is looked at all the same from time to time: again
+after so many times what the last look took in the server. While looks are quick, which is the rule,
+that is at once and nothing changes; when they are slow they take a small part of the time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from services.scheduler.domain.looks import Slowness
 class DepthRules:
     """Times in seconds."""
 
-    margin: float = 10.0
-    """Longer than a statement that stores jobs may take."""
-    factor: float = 200.0
+    margin: float = 1.0
+    """Longer than a statement may take whose jobs are not said to have been due for long."""
+    factor: float = 500.0
     """A look at everything is followed by so many times what it took without another."""
     quick: float = 0.001
     """A look that took no longer than this may be had again at once."""
-    most: float = 30.0
+    most: float = 60.0
     """Everything is looked at this often, whatever it takes. The keeper of the shard looks more
     often for what has been due for long, once for all types, and says so.
     """

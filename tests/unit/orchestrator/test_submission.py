@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from random import Random
@@ -45,6 +45,7 @@ class Shard:
         self.calls = 0
         self.before: list[Exception | None] = []
         self.after: list[Exception | None] = []
+        self.wait: Callable[[], None] = lambda: None
 
     def abandon(self) -> None: ...
 
@@ -52,6 +53,7 @@ class Shard:
         self.calls += 1
         if self.before and (error := self.before.pop(0)):
             raise error
+        self.wait()
         results = [self._put(job) for job in jobs]
         if self.after and (error := self.after.pop(0)):
             raise error
@@ -71,6 +73,7 @@ class Shard:
 class Silent:
     def __init__(self) -> None:
         self.nudged: list[tuple[str, set[str]]] = []
+        self.long: list[set[str]] = []
 
     async def committed(self, shard: str, events: Any) -> None: ...
 
@@ -78,6 +81,7 @@ class Silent:
 
     async def due(self, shard: str, types: Any, soon: Any = NOTHING_SOON, long: Any = ()) -> None:
         self.nudged.append((shard, set(types)))
+        self.long.append(set(long))
 
     async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None: ...
 
@@ -98,11 +102,12 @@ class Stand:
             self.shards.probed_by(name, partial(self.doubted.append, name))
             self.heal(name)
         self.announcer = Silent()
+        self.clock = ManualClock(NOW)
         self.submission = Submission(
             self.shards,
             Map(),  # type: ignore[arg-type]
             self.announcer,
-            ManualClock(NOW),
+            self.clock,
             Random(1),
             Parents(Lookup(self.shards, Map(), self.announcer), self.shards),  # type: ignore[arg-type]
         )
@@ -118,6 +123,10 @@ class Stand:
 
     def rows(self) -> list[UUID]:
         return [row for store in self.stores.values() for row in store.rows]
+
+    def slow_down(self, seconds: float) -> None:
+        for store in self.stores.values():
+            store.wait = partial(self.clock.advance, seconds)
 
     async def put_alike(self, count: int):
         """As `put`, of jobs that differ in their inputs only: one outcome each."""
@@ -152,6 +161,16 @@ async def test_a_batch_is_stored_whole_in_one_shard_and_its_type_nudged(stand):
     assert {outcome.shard for outcome in outcomes} == {outcomes[0].shard}
     assert len(stand.rows()) == 100
     assert stand.announcer.nudged == [(outcomes[0].shard, {"echo"})]
+
+
+async def test_what_took_long_to_be_stored_is_said_to_have_been_due_for_long(stand):
+    stand.slow_down(0.5)
+    await stand.put()
+    await stand.put_alike(2)
+    stand.slow_down(0.9)
+    await stand.put()
+    await stand.put_alike(2)
+    assert stand.announcer.long == [set(), set(), {"echo"}, {"echo"}]
 
 
 async def test_batches_walk_round_the_shards(stand):
