@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from jobmesh.invocation import decode, encode, invoke_async, parameters_of
 from services.mesh.jobs.model import NO_PAYLOAD, Payload
 from services.mesh.jobs.retry import FailureKind
 from services.worker.adapters.handler_logs import AttemptLogs
+from services.worker.adapters.tracebacks import Tracebacks
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import Failed, Snoozed, failure
 from services.worker.ports import Executor, Observer, Returned
@@ -34,6 +34,7 @@ class LoopExecutor(Executor):
         self._handlers = handlers
         self._spool = spool
         self._logs = logs or AttemptLogs()
+        self._tracebacks = Tracebacks()
         wants = {type_: parameters_of(spec.function) for type_, spec in handlers.items()}
         self._wants_file = {type_: want.input_kind is Path for type_, want in wants.items()}
         #: For handlers that look at no context, one for all of them: making it is a good part of
@@ -66,7 +67,7 @@ class LoopExecutor(Executor):
         except BaseException as error:
             # All of them: a handler's `sys.exit()` must not end the worker.
             context.close()
-            return ended_by(error)
+            return self._ended_by(error)
         if isinstance(output.content, Path):
             return Returned(
                 output.content, output.content_type, partial(asyncio.to_thread, context.close)
@@ -91,6 +92,16 @@ class LoopExecutor(Executor):
             ),
             scratch_root=self._spool,
         )
+
+    def _ended_by(self, error: BaseException) -> Failed | Snoozed:
+        """An exception of a handler as the attempt's ending."""
+        if isinstance(error, Snooze):
+            return Snoozed(error.seconds)
+        permanent = isinstance(error, PermanentFailure | HandlerError)
+        kind = FailureKind.PERMANENT if permanent else FailureKind.ERROR
+        text = self._tracebacks.text(error)
+        found = failure(type(error).__name__, str(error), text, kind=kind)
+        return Failed(found, error.seconds if isinstance(error, RetryAfter) else None)
 
 
 class HandlerLine:
@@ -139,14 +150,3 @@ class HandlerLine:
             what(*arguments)
         else:
             self._loop.call_soon_threadsafe(what, *arguments)
-
-
-def ended_by(error: BaseException) -> Failed | Snoozed:
-    """An exception of a handler as the attempt's ending."""
-    if isinstance(error, Snooze):
-        return Snoozed(error.seconds)
-    permanent = isinstance(error, PermanentFailure | HandlerError)
-    kind = FailureKind.PERMANENT if permanent else FailureKind.ERROR
-    text = "".join(traceback.format_exception(error))
-    found = failure(type(error).__name__, str(error), text, kind=kind)
-    return Failed(found, error.seconds if isinstance(error, RetryAfter) else None)
