@@ -51,11 +51,13 @@ def nudge_from_bytes(payload: bytes, type_: str) -> Word:
     )
 
 
-def nudge_to_bytes(shard: str, types: Sequence[str], first: datetime | None = None) -> bytes:
-    """Work that is due, nobody knows since when; or, with `first`, soon: from then on, at times
-    that are not named.
+def nudge_to_bytes(
+    shard: str, types: Sequence[str], first: datetime | None = None, *, long_due: bool = False
+) -> bytes:
+    """Work that is due, some of it for long; or, with `first`, soon: from then on, at times that
+    are not named.
     """
-    nudge = bus_pb2.Nudge(shard=shard, types=types, long_due=first is None)
+    nudge = bus_pb2.Nudge(shard=shard, types=types, long_due=long_due)
     if first is not None:
         nudge.due_time_us, nudge.more = micros_of(first), True
     return nudge.SerializeToString()

@@ -109,8 +109,17 @@ class Broker(Protocol):
         """Answer a grab without jobs, so that the worker grabs anew."""
         ...
 
-    async def nudge(self, shard: str, types: Sequence[str], first: datetime | None = None) -> None:
-        """Tell all schedulers that a shard has due work; or will have soon, from `first` on."""
+    async def nudge(
+        self,
+        shard: str,
+        types: Sequence[str],
+        first: datetime | None = None,
+        *,
+        long_due: bool = False,
+    ) -> None:
+        """Tell all schedulers that a shard has due work, some of it for long; or will have soon,
+        from `first` on.
+        """
         ...
 
     async def call(self, type_: str) -> None:

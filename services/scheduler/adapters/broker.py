@@ -55,8 +55,15 @@ class BusBroker:
         batch = empty_batch(grab, self._scheduler_id, draining=draining)
         await self._bus.publish(grab.inbox, batch)
 
-    async def nudge(self, shard: str, types: Sequence[str], first: datetime | None = None) -> None:
-        nudge = nudge_to_bytes(shard, types, first)
+    async def nudge(
+        self,
+        shard: str,
+        types: Sequence[str],
+        first: datetime | None = None,
+        *,
+        long_due: bool = False,
+    ) -> None:
+        nudge = nudge_to_bytes(shard, types, first, long_due=long_due)
         await self._bus.publish(self._subjects.due(types[0]), nudge)
 
     async def call(self, type_: str) -> None:

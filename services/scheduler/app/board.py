@@ -49,7 +49,7 @@ class DueBoard:
             self.on_soon(word)
             return
         for type_ in word.types:
-            self.flags.raise_(type_, word.shard, told=True)
+            self.flags.raise_(type_, word.shard, told=True, long_due=word.long_due)
             if word.long_due:
                 self.on_long_due(type_, word.shard)
         credit = [self.has_credit(type_) for type_ in word.types]
@@ -61,7 +61,7 @@ class DueBoard:
     def found(self, shard: str, types: Iterable[str], *, long_due: bool = False) -> None:
         """We saw due work ourselves; `long_due`: or put back what was due before."""
         for type_ in types:
-            self.flags.raise_(type_, shard, told=False)
+            self.flags.raise_(type_, shard, told=False, long_due=long_due)
             if long_due:
                 self.on_long_due(type_, shard)
         self.wake()
@@ -77,9 +77,9 @@ class DueBoard:
             return self.book.credit_of(type_) > 0
 
         told = 0
-        for shard, types in self.flags.untold(keeps).items():
+        for (shard, long_due), types in self.flags.untold(keeps).items():
             try:
-                await self._broker.nudge(shard, types)
+                await self._broker.nudge(shard, types, long_due=long_due)
                 told += len(types)
             except DependencyUnavailable:
                 # The next tick finds them again.

@@ -6,7 +6,8 @@ seen the end. A flag raised again while that claim was under way stays up: the c
 before the new work was there.
 
 A flag also remembers whether the other schedulers know. A nudge was heard by all; what this one
-found by itself was not, and must be told when there is no credit here to act on it.
+found by itself was not, and must be told when there is no credit here to act on it; so must it be
+that some of the work has been due for long.
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ class DueFlags:
         self._flags: dict[str, dict[str, int]] = {}
         self._marks = count(1)
         self._count = 0
-        self._untold: set[tuple[str, str]] = set()
+        # What others do not know; whether it is that some has been due for long.
+        self._untold: dict[tuple[str, str], bool] = {}
 
-    def raise_(self, type_: str, shard: str, *, told: bool) -> int:
-        """There may be due work. `told`: the other schedulers heard it, too. Returns the mark."""
+    def raise_(self, type_: str, shard: str, *, told: bool, long_due: bool = False) -> int:
+        """There may be due work. `told`: the other schedulers heard it, too. `long_due`: some of it
+        has been due for long. Returns the mark.
+        """
         shards = self._flags.setdefault(type_, {})
         self._count += shard not in shards
         mark = shards[shard] = next(self._marks)
-        if told:
-            self._untold.discard((type_, shard))
-        else:
-            self._untold.add((type_, shard))
+        known_long = self._untold.get((type_, shard), False)
+        if not told:
+            self._untold[type_, shard] = known_long or long_due
+        elif long_due or not known_long:
+            self._untold.pop((type_, shard), None)
         if self._count > self._most:
             self._forget_oldest()
         return mark
@@ -75,15 +80,15 @@ class DueFlags:
             return True
         return now is None
 
-    def untold(self, keeps: Callable[[str, str], bool]) -> dict[str, list[str]]:
-        """By shard, the types that only this scheduler knows of, but for those it `keeps` to
-        itself. They count as told from here on.
+    def untold(self, keeps: Callable[[str, str], bool]) -> dict[tuple[str, bool], list[str]]:
+        """By shard and whether for long, the types that only this scheduler knows of, but for those
+        it `keeps` to itself. They count as told from here on.
         """
-        found: dict[str, list[str]] = {}
-        for type_, shard in sorted(self._untold):
+        found: dict[tuple[str, bool], list[str]] = {}
+        for (type_, shard), long_due in sorted(self._untold.items()):
             if not keeps(type_, shard):
-                self._untold.discard((type_, shard))
-                found.setdefault(shard, []).append(type_)
+                del self._untold[type_, shard]
+                found.setdefault((shard, long_due), []).append(type_)
         return found
 
     def _forget_oldest(self) -> None:
@@ -94,6 +99,6 @@ class DueFlags:
         shards = self._flags[type_]
         del shards[shard]
         self._count -= 1
-        self._untold.discard((type_, shard))
+        self._untold.pop((type_, shard), None)
         if not shards:
             del self._flags[type_]

@@ -244,6 +244,7 @@ class FakeBroker:
     sent: list[tuple[Grab, list[Claimed]]] = field(default_factory=list)
     empty: list[tuple[Grab, bool]] = field(default_factory=list)
     nudges: list[tuple[str, list[str]]] = field(default_factory=list)
+    long_nudges: list[tuple[str, list[str]]] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
 
     def _check(self) -> None:
@@ -259,9 +260,18 @@ class FakeBroker:
         self._check()
         self.empty.append((grab, draining))
 
-    async def nudge(self, shard: str, types: Sequence[str], first: datetime | None = None) -> None:
+    async def nudge(
+        self,
+        shard: str,
+        types: Sequence[str],
+        first: datetime | None = None,
+        *,
+        long_due: bool = False,
+    ) -> None:
         self._check()
         self.nudges.append((shard, list(types)))
+        if long_due:
+            self.long_nudges.append((shard, list(types)))
 
     async def call(self, type_: str) -> None:
         self._check()

@@ -163,6 +163,15 @@ async def test_own_findings_without_credit_are_passed_on_once_and_nudges_never()
         assert len(bench.broker.nudges) == 1
 
 
+async def test_only_what_has_been_due_for_long_is_passed_on_as_such() -> None:
+    """Else each word would make the others look at everything, however long that takes."""
+    async with Bench("s0") as bench:
+        bench.board.found("s0", ["new"])
+        bench.board.found("s0", ["old"], long_due=True)
+        await until(lambda: len(bench.broker.nudges) == 2)
+        assert bench.broker.long_nudges == [("s0", ["old"])]
+
+
 async def test_work_that_outlasts_the_credit_is_passed_on() -> None:
     async with Bench("s0") as bench:
         bench.stores["s0"].store("t", 10)

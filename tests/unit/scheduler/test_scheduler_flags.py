@@ -46,9 +46,10 @@ def test_only_own_findings_without_credit_are_told_and_only_once() -> None:
     flags.raise_("heard", "s0", told=True)
     flags.raise_("found", "s0", told=False)
     flags.raise_("served", "s1", told=False)
-    assert flags.untold(lambda type_, shard: type_ == "served") == {"s0": ["found"]}
+    assert flags.untold(lambda type_, shard: type_ == "served") == {("s0", False): ["found"]}
     assert flags.untold(lambda type_, shard: type_ == "served") == {}
-    assert flags.untold(lambda type_, shard: False) == {"s1": ["served"]}, "its credit ran out"
+    told = flags.untold(lambda type_, shard: False)
+    assert told == {("s1", False): ["served"]}, "its credit ran out"
 
 
 def test_a_nudge_about_an_own_finding_makes_it_known() -> None:
@@ -58,12 +59,32 @@ def test_a_nudge_about_an_own_finding_makes_it_known() -> None:
     assert flags.untold(lambda type_, shard: False) == {}
 
 
+def test_that_work_has_been_due_for_long_is_told_with_it() -> None:
+    flags = DueFlags()
+    flags.raise_("new", "s0", told=False)
+    flags.raise_("old", "s0", told=False, long_due=True)
+    flags.raise_("old", "s0", told=False)
+    told = flags.untold(lambda type_, shard: False)
+    assert told == {("s0", False): ["new"], ("s0", True): ["old"]}
+    assert flags.untold(lambda type_, shard: False) == {}
+
+
+def test_a_nudge_that_does_not_say_since_when_leaves_that_to_be_told() -> None:
+    flags = DueFlags()
+    flags.raise_("t", "s0", told=False, long_due=True)
+    flags.raise_("t", "s0", told=True)
+    assert flags.untold(lambda type_, shard: False) == {("s0", True): ["t"]}
+    flags.raise_("t", "s0", told=False, long_due=True)
+    flags.raise_("t", "s0", told=True, long_due=True)
+    assert flags.untold(lambda type_, shard: False) == {}
+
+
 def test_the_number_of_flags_is_bounded() -> None:
     flags = DueFlags(most=2)
     for type_ in ("a", "b", "c"):
         flags.raise_(type_, "s0", told=False)
     assert flags.types() == ["b", "c"]
-    assert flags.untold(lambda type_, shard: False) == {"s0": ["b", "c"]}
+    assert flags.untold(lambda type_, shard: False) == {("s0", False): ["b", "c"]}
 
 
 def test_a_forgotten_flag_that_is_raised_again_survives_the_claim_that_began_before() -> None:
