@@ -27,11 +27,11 @@ class DepthRules:
 
     margin: float = 1.0
     """Longer than a statement may take whose jobs are not said to have been due for long."""
-    factor: float = 500.0
+    factor: float = 1000.0
     """A look at everything is followed by so many times what it took without another."""
     quick: float = 0.001
     """A look that took no longer than this may be had again at once."""
-    most: float = 60.0
+    most: float = 120.0
     """Everything is looked at this often, whatever it takes. The keeper of the shard looks more
     often for what has been due for long, once for all types, and says so.
     """

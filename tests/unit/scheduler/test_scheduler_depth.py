@@ -27,15 +27,15 @@ def test_after_a_slow_look_that_found_all_the_next_begin_there() -> None:
     depth = Depth(DepthRules())
     depth.looked(1.0, 1.03, 0.005, short=True)
     assert depth.next(1.1) == pytest.approx(1.1)
-    assert depth.wait(1.1) == pytest.approx(2.43)
-    assert depth.next(3.54) is None
+    assert depth.wait(1.1) == pytest.approx(4.93)
+    assert depth.next(6.04) is None
 
 
-def test_everything_is_looked_at_every_minute_whatever_it_takes() -> None:
+def test_everything_is_looked_at_every_two_minutes_whatever_it_takes() -> None:
     depth = Depth(DepthRules())
     depth.looked(1.0, 2.0, 1.0, short=True)
-    assert depth.next(61.99) is not None
-    assert depth.next(62.0) is None
+    assert depth.next(121.99) is not None
+    assert depth.next(122.0) is None
 
 
 def test_word_of_work_that_has_been_due_for_long_makes_the_next_look_at_everything() -> None:
@@ -65,7 +65,7 @@ def test_claims_from_the_mark_on_move_it_if_they_took_all_there_was() -> None:
     assert depth.next(6.0) == pytest.approx(6.0)
     depth.went_on(5.0, short=True)
     assert depth.next(6.0) == pytest.approx(2.0)
-    assert depth.next(51.2) is None, "everything is looked at when it would have been"
+    assert depth.next(101.2) is None, "everything is looked at when it would have been"
     depth.forget(7.0)
     depth.went_on(6.9, short=True)
     assert depth.next(7.1) is None
