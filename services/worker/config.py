@@ -64,6 +64,12 @@ class WorkerConfig(OrchestratorConfig, S3Config, NatsConfig, EtcdConfig, Service
     linger_seconds: float = setting(
         0.002, "How long crumbs of room are gathered before a grab.", low=0, high=1
     )
+    foresight_seconds: float = setting(
+        0.05,
+        "Work is asked for that will find room within so long; 0: only what has room now.",
+        low=0,
+        high=1,
+    )
     max_unsettled: int = setting(
         2000, "Attempts that may wait for their verdict before no more are taken.", low=1
     )

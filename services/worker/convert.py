@@ -49,9 +49,11 @@ ID_BYTES = 16
 # --- the broker
 
 
-def grab_to_bytes(worker_id: str, type_: str, credit: int, grab_no: int) -> bytes:
+def grab_to_bytes(
+    worker_id: str, type_: str, credit: int, grab_no: int, *, waits: bool = True
+) -> bytes:
     message = bus_pb2.Grab(
-        worker_id=worker_id, type=type_, credit=credit, grab_no=grab_no, waits=True
+        worker_id=worker_id, type=type_, credit=credit, grab_no=grab_no, waits=waits
     )
     return message.SerializeToString()
 

@@ -42,6 +42,7 @@ from services.worker.app.grabber import Board
 from services.worker.app.node import Node, NodeSettings
 from services.worker.app.runner import Runner, RunSettings
 from services.worker.app.tenure import Surroundings
+from services.worker.app.turns import Turns
 from services.worker.config import WorkerConfig
 from services.worker.domain.book import AttemptBook
 from services.worker.domain.grabbing import GrabSettings
@@ -202,12 +203,17 @@ def _surroundings(
         book=book,
         board=Board(),
         runner=runner,
+        turns=Turns(runner, book.may_run, process.clock),
         broker=BusBroker(bus, Subjects(config.nats_prefix)),
         orchestrators=GrpcOrchestrators(channel),
         instruments=instruments,
         dependencies=ReadinessDependencies(process.readiness),
         clock=process.clock,
-        grabbing=GrabSettings(patience=config.grab_seconds, linger=config.linger_seconds),
+        grabbing=GrabSettings(
+            patience=config.grab_seconds,
+            linger=config.linger_seconds,
+            ahead=config.foresight_seconds,
+        ),
     )
 
 

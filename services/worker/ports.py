@@ -101,9 +101,11 @@ class WorkSource(Protocol):
         """Hear from now on when a scheduler is short of room for the type."""
         ...
 
-    async def grab(self, type_: str, credit: int, grab_no: int, at: str = "") -> None:
+    async def grab(
+        self, type_: str, credit: int, grab_no: int, at: str = "", *, waits: bool = True
+    ) -> None:
         """Ask any scheduler for work, or the one that called from `at`; raises
-        DependencyUnavailable if that cannot be sent.
+        DependencyUnavailable if that cannot be sent. `waits`: jobs may come before their time.
         """
         ...
 

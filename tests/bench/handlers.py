@@ -10,6 +10,11 @@ async def noop(_: bytes) -> None:
     """Does nothing."""
 
 
+@job("plain", capacity=2)
+def plain(_: bytes) -> None:
+    """Does nothing, in a process of its own; two at a time."""
+
+
 @job("stamp", capacity=500)
 async def stamp(_: bytes) -> bytes:
     """Says when it started."""

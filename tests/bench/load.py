@@ -58,11 +58,11 @@ class Load:
         for channel in self._channels:
             await channel.close()
 
-    async def batches(self, count: int, size: int, under_way: int = 4) -> Run:
+    async def batches(self, count: int, size: int, under_way: int = 4, type_: str = "noop") -> Run:
         """Submit by EnqueueBatch and watch every job to its end."""
         room = asyncio.Semaphore(under_way)
         watches: list[asyncio.Task[None]] = []
-        item = pb.EnqueueItem(job=spec("noop"))
+        item = pb.EnqueueItem(job=spec(type_))
         began = time.perf_counter()
 
         async def one(items: int) -> None:

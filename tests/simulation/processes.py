@@ -35,6 +35,7 @@ from services.worker.app.grabber import Board
 from services.worker.app.node import Node, NodeSettings
 from services.worker.app.runner import Runner, RunSettings
 from services.worker.app.tenure import Surroundings
+from services.worker.app.turns import Turns
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.book import AttemptBook
 from services.worker.domain.ending import Failed, HandedBack, failure
@@ -223,12 +224,13 @@ class WorkerProcess(Process):
             book=self.book,
             board=Board(),
             runner=runner,
+            turns=Turns(runner, self.book.may_run, self.clock),
             broker=WorkerBroker(self.bus, SUBJECTS),
             orchestrators=Orchestrators(self.world, self.host.name),
             instruments=instruments,
             dependencies=Nothing(),  # type: ignore[arg-type]
             clock=self.clock,
-            grabbing=GrabSettings(patience=4.0, linger=0.002),
+            grabbing=GrabSettings(patience=4.0, linger=0.002, ahead=0.05),
         )
         node = Node(
             self,

@@ -65,10 +65,12 @@ class BusSource(WorkSource):
         subject = self._subjects.call(type_)
         self._heard.append(await self._bus.subscribe(subject, self._called))
 
-    async def grab(self, type_: str, credit: int, grab_no: int, at: str = "") -> None:
+    async def grab(
+        self, type_: str, credit: int, grab_no: int, at: str = "", *, waits: bool = True
+    ) -> None:
         await self._bus.publish(
             at or self._subjects.grab(type_),
-            grab_to_bytes(self._worker_id, type_, credit, grab_no),
+            grab_to_bytes(self._worker_id, type_, credit, grab_no, waits=waits),
             reply=self._address.address(f"{self._worker_id}.{grab_no}.{type_}"),
         )
 

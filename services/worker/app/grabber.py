@@ -21,8 +21,8 @@ STAY_SECONDS = 5.0
 class Grabber:
     """Keeps one grab outstanding whenever there is room. The plan decides; this acts and waits.
 
-    `room` says how many attempts may be taken now: none while the worker drains or may not trust
-    its lease. Whoever changes that calls `wake`.
+    `spare` says how many attempts there is room for now, less those that wait for room; None while
+    the worker drains or may not trust its lease. Whoever changes that calls `wake`.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class Grabber:
         type_: str,
         plan: GrabPlan,
         source: WorkSource,
-        room: Callable[[], int],
+        spare: Callable[[], int | None],
         clock: Clock,
     ) -> None:
         self.type = type_
         self._plan = plan
         self._source = source
-        self._room = room
+        self._spare = spare
         self._clock = clock
         self._wake = asyncio.Event()
         #: Where grabs go while the call of a scheduler is fresh.
@@ -49,6 +49,13 @@ class Grabber:
         """There may be room now. Cheap: while an answer is awaited it changes nothing."""
         if not self._plan.is_outstanding:
             self._wake.set()
+
+    def ended(self) -> None:
+        """A handler of the type has ended."""
+        self._plan.ended()
+
+    def foresee_nothing(self) -> None:
+        self._plan.foresee_nothing()
 
     def answered(self, grab_no: int) -> None:
         self._plan.answered(grab_no)
@@ -85,7 +92,9 @@ class Grabber:
             self._wake.clear()
             if self._withdrawing:
                 await self._withdraw()
-            step = self._plan.next_step(self._room(), self._clock.monotonic())
+            elif self._plan.asks_too_much(self._spare(), self._clock.monotonic()):
+                await self._take_back(self._plan.grab_no)
+            step = self._plan.next_step(self._spare(), self._clock.monotonic())
             if isinstance(step, Ask):
                 await self._ask(step)
             else:
@@ -94,7 +103,7 @@ class Grabber:
     async def _ask(self, ask: Ask) -> None:
         at = self._at if self._clock.monotonic() < self._at_until else ""
         try:
-            await self._source.grab(self.type, ask.credit, ask.grab_no, at)
+            await self._source.grab(self.type, ask.credit, ask.grab_no, at, waits=ask.waits)
         except MeshError as error:
             extra = {"action": "grab_failed", "type": self.type, "error": str(error)}
             log.debug("cannot grab", extra=extra)
@@ -103,8 +112,11 @@ class Grabber:
     async def _withdraw(self) -> None:
         self._withdrawing, self._withdrawn_no = False, self._plan.grab_no
         self._plan.give_up()
+        await self._take_back(self._withdrawn_no)
+
+    async def _take_back(self, grab_no: int) -> None:
         try:
-            await self._source.withdraw(self.type, self._withdrawn_no)
+            await self._source.withdraw(self.type, grab_no)
         except MeshError as error:
             extra = {"action": "withdraw_failed", "type": self.type, "error": str(error)}
             log.debug("cannot take a grab back", extra=extra)

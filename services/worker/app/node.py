@@ -115,6 +115,7 @@ class Node:
         if self._tenures_task is not None:
             self._tenures_task.cancel()
             await asyncio.wait({self._tenures_task})
+        self._around.turns.close()
         await self._around.runner.close()
         listen = self._settings.listen_after
         await asyncio.gather(*(tenure.close(listen) for tenure in self._tenures()))
@@ -251,7 +252,7 @@ class Node:
     def cancel(self, job_id: UUID, fence: int) -> None:
         """Stop one attempt; AttemptNotFound if it is not here."""
         attempt = self._around.book.find(job_id.bytes, fence)
-        if attempt is None or not self._around.runner.stop(attempt, Stop.OPERATOR):
+        if attempt is None or not self._around.turns.stop(attempt, Stop.OPERATOR):
             raise AttemptNotFound(job_id)
 
     def listen(self, job_id: UUID, fence: int) -> tuple[Attempt, Voice]:

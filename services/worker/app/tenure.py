@@ -22,8 +22,8 @@ from services.mesh.lease.port import LeaseLost, LeaseState, PlaceWish
 from services.mesh.runtime import Backoff, Tasks
 from services.worker.app.grabber import Board, Grabber
 from services.worker.app.reporter import Listener, Reporter
-from services.worker.app.run import Keeper
 from services.worker.app.runner import Runner
+from services.worker.app.turns import Owner, Turns
 from services.worker.app.unlocker import Unlocker
 from services.worker.domain.attempt import Attempt, Batch, Stop
 from services.worker.domain.book import AttemptBook, Refused, Taken
@@ -66,6 +66,7 @@ class Surroundings:
     book: AttemptBook
     board: Board
     runner: Runner
+    turns: Turns
     broker: Broker
     orchestrators: Orchestrators
     instruments: Instruments
@@ -74,7 +75,7 @@ class Surroundings:
     grabbing: GrabSettings
 
 
-class Tenure(Keeper, Inbox, Listener):
+class Tenure(Owner, Inbox, Listener):
     """One identity at work. `taking` may be taken away; the rest goes on until it is closed."""
 
     def __init__(self, standing: Standing, around: Surroundings, on_death: Callable[[str], None]):
@@ -122,13 +123,13 @@ class Tenure(Keeper, Inbox, Listener):
     def _ask_for_all(self) -> None:
         for type_, capacity in self._book.capacity.items():
             if type_ not in self._grabbers:
-                # What is lent comes and goes: any of it is worth a grab.
-                self._ask_for(type_, 1 if self._book.is_lent(type_) else capacity)
+                self._ask_for(type_, capacity)
 
     def _ask_for(self, type_: str, capacity: int) -> None:
         assert self._source is not None
-        plan = GrabPlan(capacity, self._around.grabbing, NO_SCHEDULER.delay)
-        grabber = Grabber(type_, plan, self._source, self._room_for(type_), self._around.clock)
+        is_lent = self._book.is_lent(type_)
+        plan = GrabPlan(capacity, self._around.grabbing, NO_SCHEDULER.delay, is_lent=is_lent)
+        grabber = Grabber(type_, plan, self._source, self._spare_of(type_), self._around.clock)
         self._grabbers[type_] = grabber
         self._around.board.add(grabber)
         self._tasks.spawn(grabber.run(), f"grabber {type_}")
@@ -138,6 +139,7 @@ class Tenure(Keeper, Inbox, Listener):
         self._taking = False
         for grabber in self._grabbers.values():
             grabber.withdraw()
+        self._around.turns.hand_back(DRAIN, self)
 
     def retire(self) -> None:
         """Another identity takes over: take nothing, and speak no more for the worker's health."""
@@ -146,6 +148,7 @@ class Tenure(Keeper, Inbox, Listener):
         for grabber in self._grabbers.values():
             self._around.board.remove(grabber)
         self._grabbers.clear()
+        self._around.turns.hand_back(LEASE_LOST, self)
 
     async def settled(self) -> None:
         """Return when all its attempts have their verdicts and their locks are given back."""
@@ -176,8 +179,8 @@ class Tenure(Keeper, Inbox, Listener):
         for grabber in self._grabbers.values():
             grabber.give_up()
 
-    def _room_for(self, type_: str) -> Callable[[], int]:
-        return lambda: self._book.room(type_) if self._taking and self.may_start else 0
+    def _spare_of(self, type_: str) -> Callable[[], int | None]:
+        return lambda: self._book.spare(type_) if self._taking and self.may_start else None
 
     def _lease_changed(self, state: LeaseState) -> None:
         if self._is_current:
@@ -192,6 +195,8 @@ class Tenure(Keeper, Inbox, Listener):
         grabber = self._grabbers.get(batch.type)
         taken = [attempt for attempt in batch.attempts if self._admit(attempt)]
         if grabber is not None:
+            if any(attempt.limits for attempt in taken):
+                grabber.foresee_nothing()
             grabber.answered(batch.grab_no)
         if taken:
             self._tasks.spawn(self._take_up(taken), "take-up")
@@ -205,7 +210,7 @@ class Tenure(Keeper, Inbox, Listener):
         if isinstance(decision, Refused):
             self._mine.add(attempt)
             self._settled.clear()
-            self._hand_back(attempt, decision.ending)
+            self.hand_back(attempt, decision.ending)
             if decision.superseded is not None:
                 self._stop(decision.superseded, Stop.STALE)
         return False
@@ -226,7 +231,7 @@ class Tenure(Keeper, Inbox, Listener):
             self._stop(attempt, Stop.CANCELLED)
 
     def _stop(self, attempt: Attempt, why: Stop) -> None:
-        if not self._around.runner.stop(attempt, why) and attempt.stop is None:
+        if not self._around.turns.stop(attempt, why) and attempt.stop is None:
             attempt.stop = why  # it is being locked; it will not start
 
     # --- taking up a batch
@@ -240,7 +245,7 @@ class Tenure(Keeper, Inbox, Listener):
         if not self._taking:
             self._hand_back_all(attempts, DRAIN if self.may_start else LEASE_LOST)
             return
-        launch = self._around.runner.launch
+        launch = self._around.turns.launch
         for attempt in attempts:
             launch(attempt, self)
 
@@ -270,7 +275,7 @@ class Tenure(Keeper, Inbox, Listener):
         for attempt in attempts:
             if attempt.job_id in held:
                 attempt.locked = False
-                self._hand_back(attempt, LOCK_HELD)
+                self.hand_back(attempt, LOCK_HELD)
             else:
                 ours.append(attempt)
         return ours
@@ -295,9 +300,9 @@ class Tenure(Keeper, Inbox, Listener):
 
     def _hand_back_all(self, attempts: Sequence[Attempt], ending: HandedBack) -> None:
         for attempt in attempts:
-            self._hand_back(attempt, ending)
+            self.hand_back(attempt, ending)
 
-    def _hand_back(self, attempt: Attempt, ending: HandedBack) -> None:
+    def hand_back(self, attempt: Attempt, ending: HandedBack) -> None:
         self._around.instruments.ended(attempt, ending, 0.0)
         self.ended(attempt, ending, "")
 
@@ -315,6 +320,9 @@ class Tenure(Keeper, Inbox, Listener):
 
     def ended(self, attempt: Attempt, ending: Ending | None, traceparent: str) -> None:
         self._book.end(attempt)
+        self._around.turns.ended(attempt)
+        if attempt.ran_us and (grabber := self._grabbers.get(attempt.type)) is not None:
+            grabber.ended()
         attempt.data = b""
         if attempt.places:
             # Before the verdict: it does not run any more, and others may wait for its place.
@@ -343,7 +351,7 @@ class Tenure(Keeper, Inbox, Listener):
 
     def stale(self, attempt: Attempt) -> None:
         self._around.instruments.verdict(attempt, Verdict.STALE)
-        self._around.runner.stop(attempt, Stop.STALE)
+        self._around.turns.stop(attempt, Stop.STALE)
 
     def connected(self, up: bool, why: str = "") -> None:
         if self._is_current:

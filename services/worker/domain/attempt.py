@@ -74,6 +74,8 @@ class Attempt:
     """We hold its lock, or may do so."""
     places: tuple[Place, ...] = ()
     """Those it has."""
+    runs: bool = False
+    """It takes up one of those that may run at once."""
     stop: Stop | None = None
     on_verdict: Callable[[Verdict], None] | None = None
     """Who wants to hear what the row said to its ending, if anybody does."""

@@ -1,8 +1,9 @@
 """The book of attempts: what the worker has in hand, and what it may still take.
 
 An attempt is *in hand* from the moment its dispatch arrives until its handler has ended; only that
-takes up capacity. From then until the row's verdict it is *unsettled*: its report, and its lock,
-are kept. Both numbers are bounded, so that an Orchestrator that is away fills no memory: the worker
+takes up capacity. More may be in hand than may run at once: they were asked for a moment ahead of
+room. From its end until the row's verdict an attempt is *unsettled*: its report, and its lock, are
+kept. Both numbers are bounded, so that an Orchestrator that is away fills no memory: the worker
 ceases to take work when too much is unsettled. What is in hand at that moment comes on top.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import HandedBack
+from services.worker.domain.foresight import most_ahead
 
 #: How many ended attempts are remembered, to recognise a dispatch that arrives a second time: so
 #: many at least, and twice as many at most.
@@ -100,7 +102,14 @@ class AttemptBook:
             return _IGNORED
         if attempt.type not in self.capacity:
             return _UNKNOWN_TYPE
-        return _TAKEN if self.room(attempt.type) > 0 else _NO_ROOM
+        return _TAKEN if self._may_take(attempt.type) else _NO_ROOM
+
+    def _may_take(self, type_: str) -> bool:
+        if type_ in self._lent:
+            return self.room(type_) > 0
+        capacity = self.capacity[type_]
+        has_place = self._count[type_] < capacity + most_ahead(capacity)
+        return has_place and len(self._unsettled) < self._max_unsettled
 
     def end(self, attempt: Attempt) -> None:
         """Its handler ended, or will never start: frees its room. It is unsettled from now on."""
@@ -161,11 +170,21 @@ class AttemptBook:
 
     def room(self, type_: str) -> int:
         """How many more attempts of the type may be taken now."""
+        return max(0, self.spare(type_))
+
+    def spare(self, type_: str) -> int:
+        """The same; below 0, so many were taken ahead of room."""
         if type_ in self._lent:
             free = self._lender(type_)
         else:
             free = self.capacity.get(type_, 0) - self._count[type_]
-        return max(0, min(free, self._max_unsettled - len(self._unsettled)))
+        return min(free, self._max_unsettled - len(self._unsettled))
+
+    def may_run(self, type_: str) -> int:
+        """How many attempts of the type may run at once; who lends knows that by itself."""
+        if type_ in self._lent or type_ not in self.capacity:
+            return self._max_unsettled
+        return self.capacity[type_]
 
     def in_hand(self, type_: str | None = None) -> int:
         return len(self._in_hand) if type_ is None else self._count[type_]

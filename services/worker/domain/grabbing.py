@@ -5,6 +5,9 @@ appears in crumbs, one finished attempt after the other, and asking for each cru
 batches that make the mesh fast. So a worker asks at once when a good share of its capacity is free,
 and else waits a moment for more. A lone job never waits: a worker with nothing to do has all of its
 capacity free.
+
+A worker in full swing asks for more than it has room for, since some of what runs will have ended
+before an answer comes. When it slows down while such a grab is out, it asks anew, for less.
 """
 
 from __future__ import annotations
@@ -13,6 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
+from services.worker.domain.foresight import Foresight
+
+#: A worker with less capacity does not hold jobs whose time has not come in places that work which
+#: is due was asked ahead for.
+AMPLE = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -20,6 +29,8 @@ class Ask:
 
     grab_no: int
     credit: int
+    waits: bool = True
+    """Jobs may be sent a moment before their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +53,31 @@ class GrabSettings:
     """How long crumbs of room are gathered."""
     share: float = 0.25
     """The part of the capacity that is worth a grab at once."""
+    ahead: float = 0.0
+    """Work is asked for that will have room within so long."""
+    stale: float = 0.25
+    """A grab for more than there will be room for is out so long before it is replaced."""
 
 
 class GrabPlan:
     """The state of grabbing one type. `next_step` decides; the caller does it and says so."""
 
     def __init__(
-        self, capacity: int, settings: GrabSettings, backoff: Callable[[int], float]
+        self,
+        capacity: int,
+        settings: GrabSettings,
+        backoff: Callable[[int], float],
+        *,
+        is_lent: bool = False,
     ) -> None:
         self._settings = settings
         self._backoff = backoff
-        self._enough = max(1, ceil(capacity * settings.share))
-        self._grab_no = 0
+        # What is lent comes and goes: any of it is worth a grab, and none can be foreseen.
+        self._enough = 1 if is_lent else max(1, ceil(capacity * settings.share))
+        self._foresight = Foresight(0.0 if is_lent else settings.ahead, capacity)
+        self._is_small = capacity < AMPLE
+        self._grab_no = self._credit = 0
+        self._has_foreseen = False
         self._outstanding = False
         self._asked = 0.0
         self._crumbs_since: float | None = None
@@ -69,12 +93,26 @@ class GrabPlan:
         """The number of the latest grab."""
         return self._grab_no
 
-    def next_step(self, room: int, now: float) -> Ask | Wait:
-        """What to do with so much room; an Ask counts as sent."""
+    def ended(self) -> None:
+        """A handler has ended."""
+        self._foresight.ended()
+
+    def foresee_nothing(self) -> None:
+        """What comes holds places that others wait for: ask for what there is room for."""
+        self._foresight.forget()
+
+    def next_step(self, spare: int | None, now: float) -> Ask | Wait:
+        """What to do with so much room; an Ask counts as sent. Below 0, so much was taken ahead of
+        room; None: nothing may be taken.
+        """
+        soon = self._foresight.soon(now)
+        room = 0 if spare is None else spare + soon
         if self._outstanding:
-            expires = self._asked + self._settings.patience
-            if now < expires:
-                return Wait(expires)
+            until = self._asked + self._settings.patience
+            if self._has_foreseen:
+                until = min(until, max(now, self._asked) + self._settings.stale)
+            if now < self._asked + self._settings.patience:
+                return Wait(until)
             self._outstanding = False
         if room <= 0:
             self._crumbs_since = None
@@ -87,14 +125,26 @@ class GrabPlan:
             ripe = self._crumbs_since + self._settings.linger
             if now < ripe:
                 return Wait(ripe)
-        return self._ask(room, now)
+        return self._ask(room, soon, now)
 
-    def _ask(self, room: int, now: float) -> Ask:
+    def asks_too_much(self, spare: int | None, now: float) -> bool:
+        """Whether there will be less room than the grab that is out has asked for. Then it does not
+        count any more, and should be taken back.
+        """
+        if not self._outstanding or not self._has_foreseen or spare is None:
+            return False
+        room = spare + self._foresight.soon(now)
+        if room >= self._credit or now < self._asked + self._settings.stale:
+            return False
+        self._outstanding = False
+        return True
+
+    def _ask(self, credit: int, soon: int, now: float) -> Ask:
         self._grab_no += 1
         self._outstanding = True
-        self._asked = now
+        self._asked, self._credit, self._has_foreseen = now, credit, soon > 0
         self._crumbs_since = None
-        return Ask(self._grab_no, room)
+        return Ask(self._grab_no, credit, waits=not (soon and self._is_small))
 
     def answered(self, grab_no: int) -> bool:
         """An answer came; False if it is to a grab that was given up before."""

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.book import AttemptBook, Ignored, Refused, Taken
+from services.worker.domain.foresight import most_ahead
 
 
 def dispatch(job: int = 1, fence: int = 1, type_: str = "echo") -> Attempt:
@@ -30,6 +31,17 @@ def test_a_dispatch_takes_up_room_until_its_handler_ends() -> None:
     assert pages.unsettled == 1
 
 
+def test_what_was_taken_ahead_of_room_is_counted() -> None:
+    pages = book(capacity=2)
+    attempts = [dispatch(job) for job in range(3)]
+    for attempt in attempts:
+        pages.admit(attempt)
+    assert (pages.room("echo"), pages.spare("echo")) == (0, -1)
+    pages.end(attempts[0])
+    pages.end(attempts[1])
+    assert (pages.room("echo"), pages.spare("echo")) == (1, 1)
+
+
 def test_the_same_dispatch_starts_once() -> None:
     pages = book()
     attempt = dispatch()
@@ -45,6 +57,8 @@ def test_a_refused_dispatch_is_not_taken_when_it_comes_again() -> None:
     pages = book(capacity=1)
     other = dispatch(job=2)
     pages.admit(other)
+    for ahead in range(most_ahead(1)):
+        assert isinstance(pages.admit(dispatch(job=3 + ahead)), Taken)
     refused = pages.admit(dispatch(job=1))
     assert isinstance(refused, Refused)
     assert refused.ending.reason == "no room"
@@ -123,7 +137,7 @@ def test_the_memory_of_ended_attempts_is_bounded() -> None:
 
 
 class BookMachine(RuleBasedStateMachine):
-    """Any order of arrivals and ends: capacity holds, and no dispatch starts twice."""
+    """Any order of arrivals and ends: bounds hold, and no dispatch starts twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +176,7 @@ class BookMachine(RuleBasedStateMachine):
         assert self.book.unsettled == len(self.unsettled)
         for type_, capacity in self.book.capacity.items():
             held = sum(attempt.type == type_ for attempt in self.running)
-            assert self.book.in_hand(type_) == held <= capacity
+            assert self.book.in_hand(type_) == held <= capacity + most_ahead(capacity)
 
     @invariant()
     def a_job_is_in_hand_once(self) -> None:

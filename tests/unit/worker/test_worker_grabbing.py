@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.worker.domain.foresight import most_ahead
 from services.worker.domain.grabbing import Ask, GrabPlan, GrabSettings, Wait
 
 SETTINGS = GrabSettings(patience=5.0, linger=0.002, share=0.25)
@@ -97,6 +98,79 @@ def test_an_answer_ends_the_backing_off() -> None:
     grabs.next_step(100, now=1.0)
     grabs.refused(3, now=1.0)
     assert grabs.next_step(100, now=1.0) == Wait(1.1)
+
+
+# --- a moment ahead
+
+
+def busy(capacity: int, per_second: int, now: float = 10.0) -> GrabPlan:
+    """A plan whose handlers have ended at this pace for half a second before `now`."""
+    settings = GrabSettings(patience=5.0, linger=0.002, share=0.25, ahead=0.03, stale=0.25)
+    grabs = GrabPlan(capacity, settings, backoff=lambda refusals: 0.1)
+    for step in range(25):
+        grabs.next_step(None, now - 0.5 + step * 0.02)
+        for _ in range(per_second // 50):
+            grabs.ended()
+    grabs.next_step(None, now)
+    return grabs
+
+
+def test_a_worker_in_full_swing_asks_for_what_will_have_room() -> None:
+    grabs = busy(capacity=10, per_second=1000)
+    step = grabs.next_step(0, now=10.0)
+    assert isinstance(step, Ask)
+    assert 25 <= step.credit <= 30
+    assert grabs.answered(step.grab_no)
+    assert grabs.next_step(-step.credit, now=10.0) == Wait(), "no more than once"
+
+
+def test_a_worker_that_runs_many_at_once_need_not_ask_ahead() -> None:
+    assert busy(capacity=40, per_second=10_000).next_step(0, now=10.0) == Ask(1, most_ahead(40))
+    assert busy(capacity=100, per_second=10_000).next_step(0, now=10.0) == Wait()
+
+
+def test_slow_handlers_are_not_asked_ahead_for() -> None:
+    assert busy(capacity=10, per_second=0).next_step(0, now=10.0) == Wait()
+
+
+def test_a_small_worker_does_not_want_jobs_before_their_time_then() -> None:
+    assert busy(capacity=2, per_second=100).next_step(1, now=10.0) == Ask(1, 3, waits=False)
+    assert busy(capacity=2, per_second=0).next_step(1, now=10.0) == Ask(1, 1, waits=True)
+
+
+def test_when_it_slows_down_the_grab_that_is_out_is_taken_back() -> None:
+    grabs = busy(capacity=2, per_second=100)
+    assert grabs.next_step(2, now=10.0) == Ask(1, 4, waits=False)
+    assert not grabs.asks_too_much(2, now=10.2), "an answer may be on its way"
+    assert grabs.next_step(2, now=10.2) == Wait(10.45)
+    assert grabs.asks_too_much(2, now=10.45)
+    assert grabs.next_step(2, now=10.45) == Ask(2, 2)
+    assert not grabs.answered(1)
+    assert grabs.next_step(2, now=10.46) == Wait(15.45), "there is nothing left to foresee"
+    assert not grabs.asks_too_much(2, now=12.0)
+
+
+def test_a_grab_that_is_out_stays_while_there_is_as_much_room() -> None:
+    grabs = busy(capacity=2, per_second=100)
+    grabs.next_step(0, now=10.0)
+    assert not grabs.asks_too_much(2, now=10.3)
+    assert grabs.next_step(2, now=10.3) == Wait(10.55)
+
+
+def test_types_with_limits_are_not_asked_ahead_for() -> None:
+    grabs = busy(capacity=10, per_second=1000)
+    grabs.foresee_nothing()
+    assert grabs.next_step(0, now=10.0) == Wait()
+
+
+def test_what_is_lent_cannot_be_foreseen() -> None:
+    settings = GrabSettings(ahead=0.03)
+    grabs = GrabPlan(100, settings, backoff=lambda refusals: 0.1, is_lent=True)
+    grabs.next_step(None, now=1.0)
+    for _ in range(100):
+        grabs.ended()
+    assert grabs.next_step(0, now=1.1) == Wait()
+    assert grabs.next_step(1, now=1.1) == Ask(1, 1), "any of it is worth a grab"
 
 
 @st.composite
