@@ -1,6 +1,6 @@
 """Two versions in turn: a mesh of each is up, and they take rounds of the same load.
 
-    python -m tests.bench.turns ../other-checkout [--rounds 10] [--jobs 8000] [--singles]
+    python -m tests.bench.turns ../other-checkout [--rounds 10] [--jobs 8000] [--load singles]
 
 The other checkout is "before" (`git worktree add --detach ../other COMMIT`), this one "after"; both
 run in this one's environment. Prints the CPU of each stage per job, the median and every round: a
@@ -78,12 +78,15 @@ async def held(kind: str) -> None:
 
     folder = tempfile.TemporaryDirectory(prefix="jobmesh-turns-")
     with folder as home, running_mesh(Path(home)) as mesh:
-        await make_pools(mesh, 1, ["noop"])
+        await make_pools(mesh, 1, ["plain" if kind == "plain" else "noop"])
         load = Load(mesh.enqueue_target, mesh.orchestrator_target)
-        await load.batches(4 * BATCH, BATCH)
-        put = partial(load.singles, concurrency=CALLERS)
-        if kind == "batches":
-            put = partial(load.batches, size=BATCH)
+        loads = {
+            "batches": partial(load.batches, size=BATCH),
+            "singles": partial(load.singles, concurrency=CALLERS),
+            "plain": partial(load.batches, size=BATCH // 5, type_="plain"),
+        }
+        put = loads[kind]
+        await put(BATCH)
         say("ready")
         while jobs := (await asyncio.to_thread(sys.stdin.readline)).strip():
             before = cpu.read(mesh)
@@ -123,10 +126,14 @@ def main() -> None:
     parser.add_argument("other", type=Path, help="a checkout of the version before")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=8000, help="of each round")
-    parser.add_argument("--singles", action="store_true", help="by calls of one job each")
+    parser.add_argument(
+        "--load",
+        choices=("batches", "singles", "plain"),
+        default="batches",
+        help="singles: calls of one job each; plain: functions that run two at a time",
+    )
     given = parser.parse_args()
-    load = "singles" if given.singles else "batches"
-    compared(given.other.resolve(), given.rounds, given.jobs, load)
+    compared(given.other.resolve(), given.rounds, given.jobs, given.load)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Tells an Orchestrator what became of the attempts of one identity, until it has heard all of it.
 
-Reports go out as they come, as many in one message as there are. Each stays *open* until its
-verdict: a stream that breaks is opened again, to any replica, and everything open is said once
-more; the row recognises what it knows by its fence. So nothing is lost while the worker lives, and
-what is open is bounded by the worker's book, which takes no more work when too much is unsettled.
+Reports go out as they come, as many in one message as there are. While the last message has no
+answer yet they gather for a moment: a message costs three processes more than a report does. Each
+stays *open* until its verdict: a stream that breaks is opened again, to any replica, and everything
+open is said once more; the row recognises what it knows by its fence. So nothing is lost while the
+worker lives, and what is open is bounded by the worker's book, which takes no more work when too
+much is unsettled.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ MAX_REPORTS = 1000
 MAX_BYTES = 2 * 1024 * 1024
 #: A stream that held for so long was not refused: the next one may be opened soon.
 STEADY_SECONDS = 5.0
+#: How long, in seconds, reports gather while an answer is on its way, and how many need not.
+GATHER_SECONDS = 0.004
+ENOUGH = 100
 RECONNECT = Backoff(first=0.05, ceiling=2.0)
 RETRY = Backoff(first=0.2, ceiling=2.0)
 
@@ -72,6 +77,9 @@ class Reporter:
         self._again: list[Report] = []
         self._again_timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
+        #: Nothing was told on the present stream that has no answer yet, or it is some time ago.
+        self._may_send = asyncio.Event()
+        self._gathering: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -116,6 +124,8 @@ class Reporter:
                 await asyncio.sleep(RECONNECT.delay(failures))
         finally:
             self._cancel_again()
+            if self._gathering is not None:
+                self._gathering.cancel()
 
     async def _converse(self) -> str:
         """One stream, from its opening to its end; says why it ended."""
@@ -142,6 +152,7 @@ class Reporter:
         """On a new stream everything open is told again."""
         self._cancel_again()
         self._told = {}
+        self._may_send.set()
         self._drop_overtaken()
         self._outbox = deque(self._open)
         self._wake.set()
@@ -157,8 +168,17 @@ class Reporter:
             await self._wake.wait()
             self._wake.clear()
             while self._outbox:
-                batch = self._next_batch()
-                await stream.send(batch)
+                if len(self._outbox) < ENOUGH:
+                    await self._may_send.wait()
+                await self._send_batch(stream)
+
+    async def _send_batch(self, stream: ReportStream) -> None:
+        self._may_send.clear()
+        if self._gathering is not None:
+            self._gathering.cancel()
+        loop = asyncio.get_running_loop()
+        self._gathering = loop.call_later(GATHER_SECONDS, self._may_send.set)
+        await stream.send(self._next_batch())
 
     def _next_batch(self) -> list[Report]:
         batch: list[Report] = []
@@ -180,6 +200,7 @@ class Reporter:
 
     async def _hear(self, stream: ReportStream) -> None:
         async for answers in stream.answers():
+            self._may_send.set()
             self._judge(answers)
 
     def _judge(self, answers: Sequence[Answer]) -> None:

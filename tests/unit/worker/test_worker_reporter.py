@@ -11,6 +11,7 @@ import pytest
 
 from services.mesh.errors import DependencyUnavailable
 from services.mesh.testing.waiting import eventually
+from services.worker.app import reporter as reporter_module
 from services.worker.app.reporter import MAX_REPORTS, Listener, Reporter
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import (
@@ -88,6 +89,11 @@ class World:
     def stream(self) -> Stream:
         return self.replicas.streams[-1]
 
+    def report(self, job: int) -> Report:
+        report = Report(attempt(job), Succeeded())
+        self.reporter.add(report)
+        return report
+
     async def told(self, count: int) -> None:
         await eventually(lambda: self.replicas.streams != [] and len(self.stream.told) == count)
 
@@ -106,6 +112,39 @@ async def test_what_gathered_goes_out_in_one_message(world: World) -> None:
         world.reporter.add(Report(attempt(job), Succeeded()))
     await world.told(MAX_REPORTS + 10)
     assert world.stream.messages == [MAX_REPORTS, 10]
+
+
+async def test_while_an_answer_is_on_its_way_reports_gather(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "GATHER_SECONDS", 60.0)
+    first = world.report(1)
+    await world.told(1)
+    world.report(2)
+    world.report(3)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert world.stream.messages == [1]
+    world.stream.answer(first)
+    await eventually(lambda: world.stream.messages == [1, 2])
+
+
+async def test_reports_do_not_wait_long_for_an_answer(world: World) -> None:
+    world.report(1)
+    await world.told(1)
+    world.report(2)
+    await eventually(lambda: world.stream.messages == [1, 1])
+
+
+async def test_many_reports_wait_for_no_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "GATHER_SECONDS", 60.0)
+    world.report(0)
+    await world.told(1)
+    for job in range(1, reporter_module.ENOUGH + 1):
+        world.report(job)
+    await eventually(lambda: sum(world.stream.messages) == reporter_module.ENOUGH + 1)
 
 
 async def test_answers_may_come_in_any_order(world: World) -> None:
