@@ -20,7 +20,7 @@ outcome is unknown and the error says so (`OutcomeUnknown`); see `connection`.
 and within one by its list of events (`commits`). Transactions take their numbers before they commit
 and become visible out of order, so a reader only goes up to the oldest one still running (the
 horizon). Below the horizon nothing can appear any more, hence a resumed reader misses nothing and
-repeats nothing.
+repeats nothing. Versions of a job that stand the wrong way round are exchanged; see `order`.
 
 **Tables.** `jobs` is the truth; no index holds what a transition changes, so updates are heap-only.
 What must be found by state is in `queue` and `in_flight`, written by the same statements; they may

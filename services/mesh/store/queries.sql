@@ -661,6 +661,17 @@ SELECT h.xid::text::bigint, h.purged_xid::text::bigint, h.next_xid::text::bigint
   LEFT JOIN jobs j ON j.id = e.job_id
  ORDER BY p.xid, r.place, e.version
 
+-- name: order_around
+-- Where versions of these jobs stand in a part of the shard's order.
+SELECT c.xid::text::bigint, 2 * r.place - (r.version - v.version), r.id, v.version
+  FROM commits c
+ CROSS JOIN LATERAL unnest(c.job_ids, c.versions, c.firsts) WITH ORDINALITY
+            AS r (id, version, first, place)
+  JOIN unnest(%(ids)b) AS w (id) ON w.id = r.id
+ CROSS JOIN LATERAL generate_series(coalesce(r.first, r.version), r.version) AS v (version)
+ WHERE c.xid >= %(first)s::text::xid8 AND c.xid <= %(last)s::text::xid8
+   AND c.xid < pg_snapshot_xmin(pg_current_snapshot())
+
 -- fragment: schedule_columns
 -- A schedule as ScheduleRecord has it.
 s.id, s.namespace, s.name, s.definition, s.input, s.paused, s.pause_note, s.next_time, s.last_time,

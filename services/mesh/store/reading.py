@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from services.mesh.jobs.model import EventFilter, JobEvent, JobFilter, JobRecord, Position
@@ -18,6 +19,7 @@ from services.mesh.store.listing import (
     living_query,
     match_query,
 )
+from services.mesh.store.order import LAST, MARGIN, Standing, exchanged
 from services.mesh.store.rows import STATES, job_event, job_record
 
 
@@ -90,22 +92,47 @@ class Reading(ShardBase):
             rows = await self._fetch("horizon")
             horizon, next_xid = rows[0]
             return EventPage([], Position(horizon, 0), False, False, next_xid)
-        params = {"xid": str(after.xid), "limit": Int8(limit)}
-        rows = await self._fetch("events_since", params)
+        first = after.xid + (1 if after.number >= LAST else 0)
+        rows = await self._fetch("events_since", {"xid": str(first), "limit": Int8(limit)})
         horizon, purged, next_xid = rows[0][:3]
         sizes = {row[3]: row[4] for row in rows if row[3] is not None}
         # Whole transactions until there are enough events: the next page begins after the last.
         more = sum(sizes.values()) >= limit
+        events = await self._in_order(rows, cut=more or after.number > 0)
         return EventPage(
-            [event for event in _events(rows, after) if wanted is None or wanted.matches(event)],
-            Position(max(sizes) + 1, 0) if more else max(after, Position(horizon, 0)),
+            [e for place, e in events if place > after and (not wanted or wanted.matches(e))],
+            Position(max(sizes), LAST) if more else max(after, Position(horizon, 0)),
             more=more,
-            truncated=purged > 0 and after.xid <= purged,
+            truncated=purged > 0 and after < Position(purged, LAST),
             next_xid=next_xid,
         )
 
+    async def _in_order(
+        self, rows: Iterable[Row], *, cut: bool
+    ) -> Iterable[tuple[Position, JobEvent]]:
+        """Events with their places. `cut`: what belongs together may stand on both sides of the
+        page's edge; where the horizon is the edge it does not.
+        """
+        places = [(Position(row[3], row[5]), row) for row in rows if row[5] is not None]
+        order = [(place, row[6], row[7]) for place, row in places]
+        if cut and order:
+            order = sorted(order + await self._around(order))
+        others = exchanged(order)
+        if not others:
+            return ((place, job_event(row[6:], place)) for place, row in places)
+        here = {(row[6], row[7]): job_event(row[6:]) for _, row in places}
+        away = [(job_id, version - 1) for job_id, version in others.values()]
+        here |= {(e.job_id, e.version): e for e in await self.events_after(away)}
+        belongs = {place: others.get(place, (row[6], row[7])) for place, row in places}
+        return ((p, replace(here[e], position=p)) for p, e in belongs.items() if e in here)
 
-def _events(rows: Iterable[Row], after: Position) -> Iterator[JobEvent]:
-    for row in rows:
-        if row[5] is not None and (place := Position(row[3], row[5])) > after:
-            yield job_event(row[6:], place)
+    async def _around(self, order: Sequence[Standing]) -> list[Standing]:
+        """What else stands of the same jobs just before and behind."""
+        first, last = order[0][0].xid, order[-1][0].xid
+        params = {
+            "ids": Uuids(list({job_id for _, job_id, _ in order})),
+            "first": str(max(0, first - MARGIN)),
+            "last": str(last + MARGIN),
+        }
+        rows = await self._fetch("order_around", params)
+        return [(Position(*row[:2]), *row[2:]) for row in rows if not first <= row[0] <= last]
