@@ -10,8 +10,9 @@ It has no database login. What it may do to a job is decided by the row, through
 every report carries; everything below only makes it rare that the row has to say no.
 
 Parts (`app`)
-    Grabber     one per type. Keeps one grab outstanding, for exactly the room there is.
+    Grabber     one per type. Keeps one grab outstanding, for the room there is or will be soon.
     Tenure      one identity at work: its inbox, locks, reports. Locks a batch in one transaction.
+    Turns       what was asked for ahead of room waits here, locked, for a second at most.
     Runner      one task per attempt, from its input to its ending; stopping it is cancelling that.
     Reporter    one stream to any Orchestrator; tells everything again until it has a verdict.
     Node        one tenure after the other, and the drain at the end.
@@ -19,7 +20,9 @@ Parts (`app`)
 Credit
     Room is capacity minus what is in hand, and none at all while the lease is not to be trusted,
     the worker drains, or too many attempts wait for their verdict. Under load room comes in
-    crumbs; a worker asks when a quarter of its capacity is free, or after two milliseconds.
+    crumbs; a worker asks when a quarter of its capacity is free, or after two milliseconds. One
+    that runs few at once asks for what will have ended in a moment, too, if the last ones were
+    quick (`domain.foresight`).
     Schedulers park a grab for long, so one that is lost must be noticed otherwise: when the
     broker's connection was renewed, or a scheduler's key vanished from etcd, all grabs are sent
     again; and when a scheduler calls for room while a grab has been out for half a second, that
