@@ -30,10 +30,10 @@ Credit
     given up is no harm: it runs if there is room, else it is handed back.
 
 At most one start per dispatch
-    Messages repeat. What is in hand, and the fences of the last 65,536 attempts, are remembered;
-    a dispatch seen before is ignored. A *newer* dispatch of a job that still runs here means that
-    the mesh gave our attempt up: it is stopped, and the newer one handed back for a second, as
-    two attempts of one job would share a lock.
+    Messages repeat. What is in hand, and the fences of the last 16,384 attempts at least, are
+    remembered; a dispatch seen before is ignored. A *newer* dispatch of a job that still runs here
+    means that the mesh gave our attempt up: it is stopped, and the newer one handed back for a
+    second, as two attempts of one job would share a lock.
 
 At its time
     Jobs for later come a moment ahead (ADR 0008). They are locked and their input is read; the
