@@ -16,6 +16,7 @@ from tests.e2e.hands import PATIENCE, Worker, WorkerRoom, types_known
 
 APP = "counted_app"
 TYPE = "counted"
+PLAIN = "counted-plain"
 
 
 class Journal:
@@ -68,15 +69,17 @@ def workers(calm_room: WorkerRoom) -> Iterator[list[Worker]]:
 async def limited(mesh: RunningMesh, workers: list[Worker]) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(mesh.enqueue_target) as client:
         await eventually(lambda: all(worker.identity() for worker in workers), 2 * PATIENCE)
-        await types_known(client, TYPE)
+        await types_known(client, TYPE, PLAIN)
         yield client
         await client.set_type_settings(TYPE, max_running=0, max_running_per_key=0)
 
 
-def jobs(journal: Journal, count: int, seconds: float = 0.01, keys: int = 0) -> list[NewJob]:
+def jobs(
+    journal: Journal, count: int, seconds: float = 0.01, keys: int = 0, type_: str = TYPE
+) -> list[NewJob]:
     return [
         NewJob(
-            TYPE,
+            type_,
             {
                 "journal": str(journal.path),
                 "seconds": seconds,
@@ -103,6 +106,17 @@ async def test_a_limit_of_the_type_is_never_passed(limited, journal):
     assert journal.most_at_once()["*"] == 2
     # Each ran once: nobody was sent away for good, nobody twice.
     assert Counter(line[3] for line in journal.lines() if line[2] == "+").total() == 200
+
+
+async def test_what_is_asked_for_ahead_of_room_waits_for_it(limited, journal):
+    # Short ones first, so that the workers ask ahead; then such as take longer than anybody waits.
+    quick = await limited.enqueue_many(jobs(journal, 300, seconds=0.001, type_=PLAIN))
+    await done(journal, 200)
+    slow = await limited.enqueue_many(jobs(journal, 6, seconds=1.5, type_=PLAIN))
+    await done(journal, len(quick) + len(slow))
+    assert journal.most_at_once()["*"] <= 4, "two workers, two at a time each"
+    lines = Counter((job_id, sign) for _, _, sign, job_id, _ in journal.lines())
+    assert set(lines.values()) == {1}, "each ran once, to its end"
 
 
 async def test_a_limit_per_key_is_never_passed_and_keys_do_not_wait_for_each_other(

@@ -27,6 +27,14 @@ async def counted(count: Count, ctx: Context) -> None:
     _write(count, f"- {ctx.job_id}")
 
 
+@job("counted-plain", capacity=2)
+def counted_plain(count: Count, ctx: Context) -> None:
+    """The same in a process of its own."""
+    _write(count, f"+ {ctx.job_id}")
+    time.sleep(count.seconds)
+    _write(count, f"- {ctx.job_id}")
+
+
 def _write(count: Count, what: str) -> None:
     line = f"{time.monotonic_ns()} {count.key or '-'} {what} {os.getpid()}\n"
     file = os.open(count.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
