@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from google.protobuf import duration_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError
 from jobmesh.v1 import bus_pb2, job_pb2, orchestrator_service_pb2, worker_service_pb2
 
@@ -288,6 +288,10 @@ def description_to_proto(
     )
 
 
+def _moment(micros: int) -> timestamp_pb2.Timestamp | None:
+    return timestamp(datetime_of_micros(micros)) if micros else None
+
+
 def running_to_proto(
     attempts: Iterable[Attempt],
 ) -> Sequence[worker_service_pb2.RunningAttempt]:
@@ -298,7 +302,7 @@ def running_to_proto(
             type=attempt.type,
             attempt=attempt.number,
             dispatch_no=attempt.fence,
-            start_time=timestamp(datetime_of_micros(attempt.start_us)),
+            start_time=_moment(attempt.start_us),
             executor_pid=attempt.executor_pid,
         )
         for attempt in attempts

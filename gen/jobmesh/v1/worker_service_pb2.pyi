@@ -257,7 +257,7 @@ class RunningAttempt(_message.Message):
     """Process that runs the handler; 0 when it runs in the worker's own loop."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When the handler started."""
+        """When the handler started; unset while the attempt is being locked, or waits for room."""
 
     def __init__(
         self,
