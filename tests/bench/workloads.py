@@ -9,7 +9,7 @@ from typing import Any
 from localmesh.harness import RunningMesh
 
 from tests.bench import cpu
-from tests.bench.ground import percentile, say, wal_bytes
+from tests.bench.ground import make_pools, percentile, say, wal_bytes
 from tests.bench.load import Load, Run
 from tests.bench.watchers import Watchers
 
@@ -26,6 +26,7 @@ WORKLOADS = (
     "drain",
     "unary",
     "client",
+    "plain",
     "latency",
     "latency_half_peak",
     "lateness",
@@ -88,6 +89,13 @@ class Bench:
         before = cpu.read(self._mesh)
         run = await self._load.singles_by_client(max(self._jobs // 10, 500), CALLERS)
         self._told("throughput_client_jobs_per_s", run, before, "cpu_us_per_job_client")
+
+    async def _plain(self) -> None:
+        await make_pools(self._mesh, 1, ["plain"])  # now: its worker shall not count before
+        await self._load.batches(100, 100, type_="plain")
+        before = cpu.read(self._mesh)
+        run = await self._load.batches(max(self._jobs // 10, 500), 100, type_="plain")
+        self._told("throughput_plain_jobs_per_s", run, before, "cpu_us_per_job_plain")
 
     async def _latency(self) -> None:
         values = await self._load.stamped(200, 50)
