@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 
 from services.mesh.jobs.model import EventFilter, Position
-from services.mesh.jobs.reports import Started, Succeeded
+from services.mesh.jobs.reports import Succeeded
 from services.mesh.jobs.states import Cause, JobState
+from services.mesh.store.arrays import Integers, Texts, Uuids
 from tests.integration.store_rig import (  # noqa: F401
     EPOCH,
     kept,
@@ -118,28 +120,26 @@ async def test_a_transaction_that_commits_late_is_not_skipped(rig):
     assert [event.job_id for event in page.events] == [fast]
 
 
-async def waited_for_the_later(rig, job_id) -> None:
-    """Make it so that the transaction of version 2 had waited for that of version 3, which had
-    taken its number before.
-    """
-    found = "SELECT xid::text FROM commits WHERE %s = ANY (job_ids) ORDER BY xid"
-    async with await psycopg.AsyncConnection.connect(rig.dsn, autocommit=True) as connection:
-        rows = await (await connection.execute(found, [job_id])).fetchall()
-        earlier, later = rows[1][0], rows[2][0]
-        move = "UPDATE commits SET xid = %s::text::xid8 WHERE xid = %s::text::xid8"
-        for source, target in ((earlier, "1"), (later, earlier), ("1", later)):
-            await connection.execute(move, [target, source])
+async def claimed_and_started(rig) -> UUID:
+    """A job whose start was written by a transaction that took its number before the claim's."""
+    connections = rig.store._connections
+    async with connections.transaction() as waits:
+        await waits.execute("SELECT pg_current_xact_id()")
+        (job,) = await rig.claim(limit=1)
+        start = {
+            "ids": Uuids([job.id]),
+            "fences": Integers([job.fence]),
+            "workers": Texts(["w1"]),
+        }
+        assert await connections.run(waits, rig.store._queries["start"], start)
+    return job.id
 
 
 async def test_versions_that_stand_the_wrong_way_round_are_read_in_order(rig):
     (job_id,) = await rig.put()
     between = await rig.put()
-    (job,) = await rig.claim(limit=1)
+    assert await claimed_and_started(rig) == job_id
     between += await rig.put()
-    await rig.say(Started(job.id, job.fence, "w1"))
-    between += await rig.put()
-    assert job.id == job_id
-    await waited_for_the_later(rig, job_id)
     events = await read_all(rig, 1000)
     assert [e.version for e in events if e.job_id == job_id] == [1, 2, 3]
     assert [e.state for e in events if e.job_id == job_id][1:] == [

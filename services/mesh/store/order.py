@@ -16,7 +16,7 @@ from services.mesh.jobs.model import Position
 #: Stands behind every event of a transaction.
 LAST = 1 << 40
 #: So many transactions may take their numbers while one is on its way to a row.
-MARGIN = 200
+MARGIN = 1000
 
 Standing = tuple[Position, UUID, int]
 """A place, and the version of a job that stands there."""

@@ -661,8 +661,16 @@ SELECT h.xid::text::bigint, h.purged_xid::text::bigint, h.next_xid::text::bigint
   LEFT JOIN jobs j ON j.id = e.job_id
  ORDER BY p.xid, r.place, e.version
 
+-- name: crossed
+-- Those of these jobs of which a version was written by an older transaction than the one before it.
+SELECT DISTINCT e.job_id
+  FROM unnest(%(ids)b) AS w (id)
+  JOIN job_events e ON e.job_id = w.id
+  JOIN job_events n ON n.job_id = e.job_id AND n.version = e.version + 1
+ WHERE age(n.xmin) > age(e.xmin)
+
 -- name: order_around
--- Where versions of these jobs stand in a part of the shard's order.
+-- Where versions of these jobs, a few, stand in a part of the shard's order.
 SELECT c.xid::text::bigint, 2 * r.place - (r.version - v.version), r.id, v.version
   FROM commits c
  CROSS JOIN LATERAL unnest(c.job_ids, c.versions, c.firsts) WITH ORDINALITY

@@ -127,10 +127,14 @@ class Reading(ShardBase):
         return ((p, replace(here[e], position=p)) for p, e in belongs.items() if e in here)
 
     async def _around(self, order: Sequence[Standing]) -> list[Standing]:
-        """What else stands of the same jobs just before and behind."""
+        """What else stands just before and behind, of jobs whose versions are not in order."""
+        ids = list({job_id for _, job_id, _ in order})
+        crossed = [row[0] for row in await self._fetch("crossed", {"ids": Uuids(ids)})]
+        if not crossed:
+            return []
         first, last = order[0][0].xid, order[-1][0].xid
         params = {
-            "ids": Uuids(list({job_id for _, job_id, _ in order})),
+            "ids": Uuids(crossed),
             "first": str(max(0, first - MARGIN)),
             "last": str(last + MARGIN),
         }
