@@ -366,9 +366,9 @@ class StaleEpoch(Unavailable):
 class ShardUnavailable(Unavailable):
     reason = "SHARD_UNAVAILABLE"
 
-    def __init__(self, shard: str, retry_after: float | None = None) -> None:
+    def __init__(self, shard: str, retry_after: float | None = None, why: str = "is away") -> None:
         metadata = {"shard": shard}
-        super().__init__(f"shard {shard} is away", metadata=metadata, retry_after=retry_after)
+        super().__init__(f"shard {shard} {why}", metadata=metadata, retry_after=retry_after)
 
 
 class OutcomeUnknown(Unavailable):

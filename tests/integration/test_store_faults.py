@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from services.mesh.errors import OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs.model import JobFilter
 from services.mesh.jobs.reports import ReportOutcome, Succeeded
+from services.mesh.jobs.states import JobState
 from services.mesh.store import connection
 from services.mesh.store.postgres import PostgresShard
 from services.mesh.store.queries import Query
@@ -56,6 +57,20 @@ async def test_a_shard_that_is_not_open_is_unavailable(shard_dsn):
         await store.inflight_workers()
     await store.close()
     await store.close()
+
+
+async def test_a_row_that_others_hold_for_long_is_said_to_be_busy(rig):
+    (job_id,) = await rig.put()
+    async with (
+        await psycopg.AsyncConnection.connect(rig.dsn) as other,
+        opened(rig.dsn, **QUICK) as store,
+    ):
+        await other.execute("SELECT 1 FROM jobs WHERE id = %s FOR UPDATE", [job_id])
+        with pytest.raises(ShardUnavailable, match="busy"):
+            await store.cancel([job_id])
+        await other.rollback()
+        (cancelled,) = (await store.cancel([job_id])).results
+    assert cancelled.state is JobState.CANCELLED
 
 
 async def test_connections_that_died_while_idle_are_replaced_unnoticed(rig):

@@ -21,7 +21,7 @@ from services.mesh.store.answers import (
 )
 from services.mesh.store.arrays import Texts, Uuids
 from services.mesh.store.base import Int8, ShardBase
-from services.mesh.store.connection import Row
+from services.mesh.store.connection import BUSY, Row
 from services.mesh.store.rows import STATES, labels_to_json
 
 #: How often a wish that met another one on the same job looks again.
@@ -61,7 +61,7 @@ class Changing(ShardBase):
                     )
                     events.append(event)
         if len(results) < len(ids):  # somebody else won every time
-            raise ShardUnavailable(self._connections.shard)
+            raise ShardUnavailable(self._connections.shard, why=BUSY)
         return RedriveAnswer([results[job_id] for job_id in ids], events)
 
     async def _repeat(

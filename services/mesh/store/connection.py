@@ -48,6 +48,8 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 # in the wrong state, operator intervention, system errors, corruption; and read-only transactions.
 _AWAY_CLASSES = frozenset({"08", "53", "55", "57", "58", "XX"})
 _READ_ONLY = "25006"
+_LOCKED = "55P03"
+BUSY = "is busy: others were changing the same job for too long; nothing was changed, try again"
 
 
 class ShardConnections:
@@ -203,7 +205,9 @@ class ShardConnections:
         if error.diag.severity_nonlocalized == "PANIC":
             return OutcomeUnknown(self.shard) if writes else ShardUnavailable(self.shard)
         state = error.sqlstate or ""
-        if state[:2] in _AWAY_CLASSES or state == _READ_ONLY or state in _CONFLICTS:
+        if state == _LOCKED or state in _CONFLICTS:
+            return ShardUnavailable(self.shard, why=BUSY)
+        if state[:2] in _AWAY_CLASSES or state == _READ_ONLY:
             return ShardUnavailable(self.shard)
         return error
 

@@ -17,7 +17,7 @@ from services.mesh.jobs.states import Cause, JobState
 from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.store.arrays import Smallints, Texts, Uuids, milliseconds, milliseconds_of
-from services.mesh.store.connection import Row
+from services.mesh.store.connection import BUSY, Row
 from services.mesh.store.putting import Putting, admitted, created_event, put_params
 from services.mesh.store.rows import STATES, dependencies_to_json, labels_to_json, to_json
 
@@ -49,7 +49,7 @@ class Tying(Putting):
                 results |= await self._find_existing(jobs, refused)
                 held = [place for place in refused if place not in results]
                 events += await self._answer_held(jobs, held, results)
-        raise ShardUnavailable(self._connections.shard)
+        raise ShardUnavailable(self._connections.shard, why=BUSY)
 
     async def _put_tied(self, jobs: Sequence[NewJob], epoch: int) -> dict[UUID, Row]:
         rows = await self._fetch("put_tied_jobs", _tied_params(jobs, epoch))
