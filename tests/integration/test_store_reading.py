@@ -15,7 +15,7 @@ from services.mesh.jobs.model import JobFilter
 from services.mesh.jobs.reports import Failed, Started, Succeeded
 from services.mesh.jobs.retry import Failure
 from services.mesh.jobs.states import LIVE, JobState
-from services.mesh.store.listing import list_query
+from services.mesh.store.listing import list_query, living_query
 from services.mesh.store.settings import StoreSettings, connection_options
 from tests.integration.store_rig import EPOCH, new_job, rig_of_test  # noqa: F401
 
@@ -211,6 +211,29 @@ async def test_no_list_of_what_lives_walks_what_has_ended(many):
         many.sql("ANALYZE")
         for name in ("scheduled", "live", "live of a type", "live anywhere"):
             assert_short(name, await plan(many, FILTERS[name]))
+
+
+async def test_dead_rows_are_not_walked_to_know_whether_little_lives(rig):
+    wanted = JobFilter(states=frozenset({JobState.SCHEDULED}))
+    assert await rig.store._are_few(wanted), "before the first vacuum it is counted"
+    with psycopg.connect(rig.dsn) as held:
+        held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        held.execute("SELECT count(*) FROM queue")
+        rig.sql(
+            "INSERT INTO queue (job_id, due_time, priority, later, type)"
+            " SELECT gen_random_uuid(), now(), 0, false, 't' FROM generate_series(1, 30000)"
+        )
+        with psycopg.connect(rig.dsn, autocommit=True) as connection:
+            connection.execute("VACUUM queue")
+        assert not await rig.store._are_few(wanted)
+        rig.sql("DELETE FROM queue")
+        assert await rig.store._are_few(wanted)
+        query = living_query(wanted)
+        assert query is not None
+        found = rig.sql("EXPLAIN (ANALYZE, SUMMARY OFF) " + query.sql)
+        scans = [row[0] for row in found if "Scan on queue" in row[0]]
+        assert scans
+        assert all("never executed" in scan for scan in scans)
 
 
 def assert_short(name: str, found: str) -> None:

@@ -27,9 +27,11 @@ log = logging.getLogger(__name__)
 
 #: Rows looked at in one statement.
 BATCH = 500
-#: It rests so many times the length of each statement, and at least so many seconds.
+#: It rests so many times the length of each statement, and at least so many seconds; after one that
+#: took long, for dead rows that nobody may remove are in its way, for longer.
 REST_FACTOR = 4.0
 LEAST_REST = 0.02
+LONG_SECONDS, LONG_REST_FACTOR = 0.1, 12.0
 
 DAY = timedelta(days=1)
 
@@ -86,7 +88,8 @@ class Purger:
         began = self._clock.monotonic()
         answer = await self._shards.ask(self.shard, ask)
         took = self._clock.monotonic() - began
-        await asyncio.sleep(max(LEAST_REST, REST_FACTOR * took))
+        factor = REST_FACTOR if took < LONG_SECONDS else LONG_REST_FACTOR
+        await asyncio.sleep(max(LEAST_REST, factor * took))
         return answer
 
     def _retention(self) -> RetentionRules:
