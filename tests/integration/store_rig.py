@@ -261,6 +261,7 @@ class Wire:
         """The first answer breaks the connection instead of being passed on."""
         self.swallowed = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._accepted: list[Any] = []
 
     @classmethod
     @asynccontextmanager
@@ -270,8 +271,10 @@ class Wire:
         wire = cls()
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            wire._accepted.append(asyncio.current_task())
+            wire._writers.add(writer)
             far_reader, far_writer = await asyncio.open_connection(there["host"], there["port"])
-            wire._writers |= {writer, far_writer}
+            wire._writers.add(far_writer)
             await asyncio.gather(
                 _pump(reader, far_writer, lambda: True),
                 _pump(far_reader, writer, wire._passes_answer),
@@ -284,6 +287,8 @@ class Wire:
         finally:
             server.close()
             wire.cut()
+            # What was accepted last, too: its client may have gone in mid-greeting.
+            await asyncio.gather(*wire._accepted)
 
     def cut(self) -> None:
         """Break every connection."""

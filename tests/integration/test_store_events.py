@@ -12,6 +12,7 @@ from services.mesh.jobs.model import EventFilter, Position
 from services.mesh.jobs.reports import Succeeded
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.arrays import Integers, Texts, Uuids
+from services.mesh.store.queries import Query
 from tests.integration.store_rig import (  # noqa: F401
     EPOCH,
     kept,
@@ -124,7 +125,7 @@ async def claimed_and_started(rig) -> UUID:
     """A job whose start was written by a transaction that took its number before the claim's."""
     connections = rig.store._connections
     async with connections.transaction() as waits:
-        await waits.execute("SELECT pg_current_xact_id()")
+        await connections.run(waits, Query("number", "SELECT pg_current_xact_id()", writes=False))
         (job,) = await rig.claim(limit=1)
         start = {
             "ids": Uuids([job.id]),

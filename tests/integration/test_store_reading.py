@@ -17,7 +17,7 @@ from services.mesh.jobs.retry import Failure
 from services.mesh.jobs.states import LIVE, JobState
 from services.mesh.store.listing import list_query, living_query
 from services.mesh.store.settings import StoreSettings, connection_options
-from tests.integration.store_rig import EPOCH, new_job, rig_of_test  # noqa: F401
+from tests.integration.store_rig import EPOCH, new_job, rig_of_test, until  # noqa: F401
 
 HOUR = timedelta(hours=1)
 
@@ -227,6 +227,9 @@ async def test_dead_rows_are_not_walked_to_know_whether_little_lives(rig):
             connection.execute("VACUUM queue")
         assert not await rig.store._are_few(wanted)
         rig.sql("DELETE FROM queue")
+        # Who deleted tells the statistics after hanging up.
+        told = "SELECT pg_stat_get_live_tuples('queue'::regclass)"
+        await until(lambda: rig.sql(told) == [(0,)])
         assert await rig.store._are_few(wanted)
         query = living_query(wanted)
         assert query is not None

@@ -79,20 +79,20 @@ class Changing(ShardBase):
             rows = await self._fetch("redrive", params | _wishes(ids, wanted))
             return _repeated(rows, epoch), {}
         # One transaction: a key without its job would look like one that somebody forgot.
-        async with self._connections.transaction() as connection:
+        async with self._connections.transaction() as session:
             taken = await self._connections.run(
-                connection, self._queries["take_keys"], _key_wishes(ids, keys, namespace)
+                session, self._queries["take_keys"], _key_wishes(ids, keys, namespace)
             )
             got = {row[0] for row in taken}
             free = {j: row for j, row in wanted.items() if j not in keys or ids[j] in got}
             rows = await self._connections.run(
-                connection, self._queries["redrive"], params | _wishes(ids, free)
+                session, self._queries["redrive"], params | _wishes(ids, free)
             )
             made = _repeated(rows, epoch)
             lost = [j for j in keys if j in free and j not in {origin for _, origin in made}]
             if lost:
                 await self._connections.run(
-                    connection, self._queries["free_keys"], _lost_keys(ids, keys, lost, namespace)
+                    session, self._queries["free_keys"], _lost_keys(ids, keys, lost, namespace)
                 )
         unlucky = {job_id: key for job_id, key in keys.items() if job_id not in free}
         return made, await self._holders_of(unlucky, namespace)

@@ -15,45 +15,38 @@ all the commit; a caller that wants to know asks for the job.
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import select
-import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.adapt import AdaptersMap
-from psycopg.pq import TransactionStatus
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from services.mesh.errors import OutcomeUnknown, ShardUnavailable
 from services.mesh.store import arrays
+from services.mesh.store.pool import Pool
 from services.mesh.store.queries import Query
+from services.mesh.store.session import Params, Row, Session
 from services.mesh.store.settings import StoreSettings, connection_options
 
-Row = tuple[Any, ...]
-Params = Mapping[str, object]
+__all__ = ["BUSY", "Params", "Row", "Session", "ShardConnections"]
 
 _TRIES = 3
-#: How long the pool goes on by itself after it could not connect. Its pauses double, so one that
-#: goes on for as long as the shard is away would let a shard that is back after a minute wait for
-#: another. It gives up instead: the next call begins at once, and the gate or breaker that a probe
-#: opens says when there is a next call.
-_RECONNECT_SECONDS = 0.2
 _CONFLICTS = frozenset({"40001", "40P01"})
 # Classes of SQLSTATE that speak of the server, not of the statement: connection, resources, objects
 # in the wrong state, operator intervention, system errors, corruption; and read-only transactions.
 _AWAY_CLASSES = frozenset({"08", "53", "55", "57", "58", "XX"})
 _READ_ONLY = "25006"
 _LOCKED = "55P03"
+_BEGIN, _COMMIT, _ROLLBACK = (
+    Query(word.lower(), word, writes=word == "COMMIT") for word in ("BEGIN", "COMMIT", "ROLLBACK")
+)
 BUSY = "is busy: others were changing the same job for too long; nothing was changed, try again"
 
 
 class ShardConnections:
-    """The pool of one shard."""
+    """Statements and transactions on one shard."""
 
     def __init__(self, shard: str, dsn: str, settings: StoreSettings) -> None:
         self.shard = shard
@@ -61,54 +54,26 @@ class ShardConnections:
         self._settings = settings
         self._adapters = AdaptersMap(psycopg.adapters)
         arrays.register(self._adapters)
-        self._pool: AsyncConnectionPool[AsyncConnection[Row]] | None = None
-        self._asking: set[AsyncConnection[Row]] = set()
-        #: Of those who wait for a connection.
-        self._patience: set[asyncio.Timeout] = set()
+        self._pool: Pool | None = None
+        self._asking: set[Session] = set()
 
     async def open(self) -> None:
         """Begin to connect in the background."""
-        if self._pool is not None:
-            return
-        # The pool tells of every statement at INFO.
-        logging.getLogger("psycopg.pool").setLevel(logging.WARNING)
-        self._pool = AsyncConnectionPool(
-            self._dsn,
-            kwargs=self._connect_arguments(),
-            min_size=self._settings.min_connections,
-            max_size=self._settings.max_connections,
-            max_waiting=self._settings.max_waiting,
-            timeout=self._settings.acquire_timeout,
-            reconnect_timeout=_RECONNECT_SECONDS,
-            reconnect_failed=self._could_not_connect,
-            name=f"shard-{self.shard}",
-            open=False,
-        )
-        await self._pool.open(wait=False)
+        if self._pool is None:
+            self._pool = Pool(self.shard, self.session, self._settings)
 
     async def close(self) -> None:
         """Give all connections back."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            await pool.close(timeout=self._settings.call_timeout)
+            await pool.close()
 
     def abandon(self) -> None:
         """Cut the statements under way, and the waits for one, before their time is up."""
-        for connection in self._asking:
-            _cut(connection)
-        self._end_waits()
-
-    def _could_not_connect(self, pool: AsyncConnectionPool[AsyncConnection[Row]]) -> None:
-        # With a connection left there is hope: it may only be that there are too many.
-        if not pool.get_stats()["pool_size"]:
-            self._end_waits()
-
-    def _end_waits(self) -> None:
-        # Each once: a wait that is already ending cannot be ended again.
-        ending, self._patience = self._patience, set()
-        now = asyncio.get_running_loop().time()
-        for patience in ending:
-            patience.reschedule(now)
+        for session in self._asking:
+            session.cut()
+        if self._pool is not None:
+            self._pool.end_waits()
 
     async def connect(self) -> AsyncConnection[Row]:
         """A connection outside the pool, with the same settings."""
@@ -117,87 +82,71 @@ class ShardConnections:
         except (psycopg.Error, OSError) as error:
             raise ShardUnavailable(self.shard) from error
 
+    async def session(self) -> Session:
+        """The same, for `run`."""
+        return Session(await self.connect())
+
     async def fetch(self, query: Query, params: Params | None = None) -> list[Row]:
         """Run one statement, alone in its transaction."""
         for last in (False,) * (_TRIES - 1) + (True,):
-            async with self._connection() as connection:
-                try:
-                    return await self.run(connection, query, params)
-                except psycopg.Error as error:
-                    if last or error.sqlstate not in _CONFLICTS:
-                        raise self._judged(error, query.writes) from error
+            pool = self._opened()
+            session = await pool.take()
+            try:
+                return await self.run(session, query, params)
+            except psycopg.Error as error:
+                if last or error.sqlstate not in _CONFLICTS:
+                    raise self._judged(error, query.writes) from error
+            finally:
+                pool.give_back(session)
         raise AssertionError("unreachable")
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection[Row]]:
+    async def transaction(self) -> AsyncIterator[Session]:
         """Several statements as one; use `run` inside. Only its commit can have an unknown end."""
-        async with self._connection() as connection:
-            committing = False
+        pool = self._opened()
+        session = await pool.take()
+        committing = False
+        try:
+            await self.run(session, _BEGIN)
             try:
-                async with connection.transaction():
-                    yield connection
-                    committing = True
-            except psycopg.Error as error:
-                raise self._judged(error, committing) from error
+                yield session
+            except Exception:
+                await self._roll_back(session)
+                raise
+            committing = True
+            await self.run(session, _COMMIT)
+        except psycopg.Error as error:
+            raise self._judged(error, committing) from error
+        finally:
+            pool.give_back(session)
 
     async def run(
         self,
-        connection: AsyncConnection[Row],
+        session: Session,
         query: Query,
         params: Params | None = None,
         timeout: float | None = None,
     ) -> list[Row]:
-        """Run one statement on `connection`; after `timeout` (`call_timeout`) it is cut."""
+        """Run one statement in `session`; after `timeout` (`call_timeout`) it is cut."""
         loop = asyncio.get_running_loop()
-        alarm = loop.call_later(timeout or self._settings.call_timeout, _cut, connection)
-        self._asking.add(connection)
+        alarm = loop.call_later(timeout or self._settings.call_timeout, session.cut)
+        self._asking.add(session)
         try:
-            cursor = connection.cursor(binary=True)
-            await cursor.execute(query.sql, params, prepare=query.prepared)
-            # Not `description`: that builds an object for each column.
-            result = cursor.pgresult
-            return await cursor.fetchall() if result is not None and result.nfields else []
+            return await session.run(query, params)
         finally:
-            self._asking.discard(connection)
+            self._asking.discard(session)
             alarm.cancel()
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncConnection[Row]]:
-        pool = self._pool
-        if pool is None:
+    async def _roll_back(self, session: Session) -> None:
+        # One that cannot be rolled back is not at rest, and closed when it is given back.
+        if session.in_transaction:
+            with suppress(psycopg.Error):
+                await self.run(session, _ROLLBACK)
+
+    def _opened(self) -> Pool:
+        if self._pool is None:
             raise ShardUnavailable(self.shard)
-        connection = await self._live_connection(pool)
-        try:
-            yield connection
-        finally:
-            if connection.pgconn.transaction_status != TransactionStatus.IDLE:
-                await connection.close()
-            await pool.putconn(connection)
-
-    async def _live_connection(
-        self, pool: AsyncConnectionPool[AsyncConnection[Row]]
-    ) -> AsyncConnection[Row]:
-        # After a restart of the server every idle connection is dead. Found before anything is
-        # sent, that costs a reconnect; found afterwards, an unknown outcome.
-        while True:
-            try:
-                connection = await self._pooled(pool)
-            except (TimeoutError, PoolTimeout, PoolClosed, TooManyRequests) as error:
-                raise ShardUnavailable(self.shard) from error
-            if not _hung_up(connection):
-                return connection
-            await connection.close()
-            await pool.putconn(connection)
-
-    async def _pooled(
-        self, pool: AsyncConnectionPool[AsyncConnection[Row]]
-    ) -> AsyncConnection[Row]:
-        async with asyncio.timeout(None) as patience:
-            self._patience.add(patience)
-            try:
-                return await pool.getconn()
-            finally:
-                self._patience.discard(patience)
+        return self._pool
 
     def _judged(self, error: psycopg.Error, writes: bool) -> Exception:
         if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
@@ -215,24 +164,5 @@ class ShardConnections:
         return {
             **connection_options(self._settings),
             "autocommit": True,
-            "prepare_threshold": 0,
             "context": self._adapters,
         }
-
-
-def _hung_up(connection: AsyncConnection[Row]) -> bool:
-    # Nothing is expected on an idle connection: readable means closed, or about to be.
-    if connection.closed:
-        return True
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _cut(connection: AsyncConnection[Row]) -> None:
-    # Shutting the socket down ends the driver's wait at once, as if the server had hung up.
-    # Cancelling the task instead would make the driver ask a server that hangs to cancel the
-    # statement, and wait for its answer.
-    if not connection.closed:
-        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)

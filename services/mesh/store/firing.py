@@ -17,8 +17,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 from uuid import UUID
 
-from psycopg import AsyncConnection
-
 from services.mesh.jobs.ids import bucket_of, new_job_id
 from services.mesh.jobs.model import JobEvent, NewJob
 from services.mesh.jobs.overlap import Admission, admit, look_again
@@ -30,7 +28,7 @@ from services.mesh.jobs.type_settings import with_defaults
 from services.mesh.store.answers import BackfillAnswer, CancelResult, FireAnswer, TriggerAnswer
 from services.mesh.store.arrays import Bigints, Texts, Times, Uuids
 from services.mesh.store.base import Int8, ShardBase
-from services.mesh.store.connection import Row
+from services.mesh.store.connection import Row, Session
 from services.mesh.store.definitions import definition_from_json
 from services.mesh.store.ending import cancel_result, cancelled_event
 from services.mesh.store.putting import created_event, put_params, stored_due_times
@@ -39,8 +37,6 @@ _ANY_EPOCH = (1 << 63) - 1
 _MICROSECOND = timedelta(microseconds=1)
 #: Runs that one schedule follows at most.
 _MOST_FOLLOWED = 1000
-
-Connection = AsyncConnection[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +97,16 @@ class Firing(ShardBase):
     ) -> FireAnswer:
         """Make the jobs of schedules whose time has come (or will, `ahead`), each time once."""
         run, queries = self._connections.run, self._queries
-        async with self._connections.transaction() as connection:
+        async with self._connections.transaction() as session:
             params = {"limit": Int8(limit), "ahead": ahead}
-            rows = await run(connection, queries["due_schedules"], params)
+            rows = await run(session, queries["due_schedules"], params)
             if not rows:
                 return FireAnswer([], 0, 0)
             now = rows[0][0]
             schedules = [schedule_record(row[1:]) for row in rows]
-            runs = await self._runs(connection, schedules)
+            runs = await self._runs(session, schedules)
             steps = [self._step(s, runs[s.id], now, ahead) for s in schedules]
-            events, cancelled = await self._take(connection, steps)
+            events, cancelled = await self._take(session, steps)
         made = sum(len(step.made) for step in steps)
         missed = sum(step.missed for step in steps)
         behind = any(step.next_time is not None and step.next_time <= now for step in steps)
@@ -118,11 +114,11 @@ class Firing(ShardBase):
 
     async def trigger_schedule(self, namespace: str, name: str) -> TriggerAnswer | None:
         """Make one job now, whatever the time, the pause and the runs before; None: no schedule."""
-        async with self._connections.transaction() as connection:
-            schedule, now = await self._locked(connection, namespace, name)
+        async with self._connections.transaction() as session:
+            schedule, now = await self._locked(session, namespace, name)
             if schedule is None:
                 return None
-            runs = (await self._runs(connection, [schedule]))[schedule.id]
+            runs = (await self._runs(session, [schedule]))[schedule.id]
             # To the microsecond a time of its own: no rule of whole seconds names it.
             nominal = now if now.microsecond else now + _MICROSECOND
             step = Step(
@@ -133,7 +129,7 @@ class Firing(ShardBase):
                 Admission((nominal,), schedule.waiting),
             )
             step.jobs = [self._job(schedule, nominal, now, None)]
-            events, _ = await self._take(connection, [step])
+            events, _ = await self._take(session, [step])
         if not step.made:  # the very microsecond was taken
             return await self.trigger_schedule(namespace, name)
         return TriggerAnswer(step.made[0].id, step.made[0].type, events)
@@ -144,19 +140,19 @@ class Firing(ShardBase):
         """Make the jobs of up to `limit` nominal times in `[first, until)` that made none yet, as
         the overlap policy admits; None: no schedule.
         """
-        async with self._connections.transaction() as connection:
-            schedule, now = await self._locked(connection, namespace, name)
+        async with self._connections.transaction() as session:
+            schedule, now = await self._locked(session, namespace, name)
             if schedule is None:
                 return None
             times = list(islice(times_between(schedule.definition, first, until), limit + 1))
             further = times[limit] if len(times) > limit else None
-            wanted = await self._unmade(connection, schedule, times[:limit])
-            runs = (await self._runs(connection, [schedule]))[schedule.id]
+            wanted = await self._unmade(session, schedule, times[:limit])
+            runs = (await self._runs(session, [schedule]))[schedule.id]
             policy, line = schedule.definition.overlap, schedule.waiting
             admission = admit(policy, wanted, bool(runs.open), line)
             step = Step(schedule, now, runs, Plan((), schedule.next_time, 0), admission)
             step.jobs = [self._job(schedule, time, now, None) for time in admission.runs]
-            events, cancelled = await self._take(connection, [step])
+            events, cancelled = await self._take(session, [step])
         added = max(0, len(admission.waiting) - len(line))
         counts = len(step.made), added, admission.left_out
         return BackfillAnswer(
@@ -166,14 +162,14 @@ class Firing(ShardBase):
     # --- parts of the transaction
 
     async def _locked(
-        self, connection: Connection, namespace: str, name: str
+        self, session: Session, namespace: str, name: str
     ) -> tuple[ScheduleRecord | None, datetime]:
         names = {"namespace": namespace, "name": name}
-        rows = await self._connections.run(connection, self._queries["lock_schedule"], names)
+        rows = await self._connections.run(session, self._queries["lock_schedule"], names)
         return (None if rows[0][1] is None else schedule_record(rows[0][1:])), rows[0][0]
 
     async def _runs(
-        self, connection: Connection, schedules: Sequence[ScheduleRecord]
+        self, session: Session, schedules: Sequence[ScheduleRecord]
     ) -> dict[UUID, Runs]:
         """How the runs that each schedule follows stand now. One that is gone has ended."""
         pairs = [(s.id, job_id) for s in schedules for job_id in s.open_jobs]
@@ -181,14 +177,14 @@ class Firing(ShardBase):
             return {schedule.id: Runs() for schedule in schedules}
         owners, ids = zip(*pairs, strict=True)
         params = {"owners": Uuids(owners), "ids": Uuids(ids)}
-        rows = await self._connections.run(connection, self._queries["followed_runs"], params)
+        rows = await self._connections.run(session, self._queries["followed_runs"], params)
         return {s.id: _runs_of([row[1:] for row in rows if row[0] == s.id]) for s in schedules}
 
     async def _unmade(
-        self, connection: Connection, schedule: ScheduleRecord, times: Sequence[datetime]
+        self, session: Session, schedule: ScheduleRecord, times: Sequence[datetime]
     ) -> list[datetime]:
         params = {"schedule": schedule.id, "times": Times(list(times))}
-        rows = await self._connections.run(connection, self._queries["made_times"], params)
+        rows = await self._connections.run(session, self._queries["made_times"], params)
         known = {row[0] for row in rows} | set(schedule.waiting)
         return [time for time in times if time not in known]
 
@@ -211,24 +207,24 @@ class Firing(ShardBase):
         return step
 
     async def _take(
-        self, connection: Connection, steps: Sequence[Step]
+        self, session: Session, steps: Sequence[Step]
     ) -> tuple[list[JobEvent], list[CancelResult]]:
         """Make, cancel and advance, as the steps say; fills in what was made."""
         run, queries = self._connections.run, self._queries
         events: list[JobEvent] = []
         jobs = [job for step in steps for job in step.jobs]
         if jobs:
-            rows = await run(connection, queries["put_jobs"], put_params(jobs, _ANY_EPOCH))
+            rows = await run(session, queries["put_jobs"], put_params(jobs, _ANY_EPOCH))
             stored = stored_due_times(rows)
             for step in steps:
                 step.made = [job for job in step.jobs if job.id in stored]
                 events += [created_event(job, stored[job.id], rows[0][1]) for job in step.made]
-        ended, cancelled = await self._cancel_others(connection, steps)
-        await run(connection, queries["advance_schedules"], _advance_params(steps))
+        ended, cancelled = await self._cancel_others(session, steps)
+        await run(session, queries["advance_schedules"], _advance_params(steps))
         return [*events, *ended], cancelled
 
     async def _cancel_others(
-        self, connection: Connection, steps: Sequence[Step]
+        self, session: Session, steps: Sequence[Step]
     ) -> tuple[list[JobEvent], list[CancelResult]]:
         ids = [job_id for step in steps if step.admission.cancels for job_id in step.runs.open]
         if not ids:
@@ -236,7 +232,7 @@ class Firing(ShardBase):
         note = "the next run of its schedule is due"
         ordered = Uuids(sorted(ids, key=lambda job_id: job_id.int))
         params = {"ids": ordered, "namespace": None, "note": note}
-        rows = await self._connections.run(connection, self._queries["cancel"], params)
+        rows = await self._connections.run(session, self._queries["cancel"], params)
         events = [cancelled_event(row, note) for row in rows]
         return events, [cancel_result(row[0], row, None) for row in rows]
 

@@ -6,14 +6,13 @@ import asyncio
 from random import Random, SystemRandom
 
 import psycopg
-from psycopg import AsyncConnection
 
 from services.mesh.errors import ShardUnavailable
 from services.mesh.store.answers import ProbeResult
 from services.mesh.store.base import Int8, SettingsOf
 from services.mesh.store.changing import Changing
 from services.mesh.store.claiming import Claiming
-from services.mesh.store.connection import Row, ShardConnections
+from services.mesh.store.connection import Session, ShardConnections
 from services.mesh.store.ending import Ending
 from services.mesh.store.migrations import apply_migrations, load_migrations
 from services.mesh.store.purging import Purging
@@ -43,7 +42,7 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
         super().__init__(connections, Queries.load(), random or SystemRandom(), settings_of)
         self._name = name
         self._walked = {}
-        self._probing: AsyncConnection[Row] | None = None
+        self._probing: Session | None = None
         self._probe_lock = asyncio.Lock()
 
     @property
@@ -57,7 +56,7 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
 
     async def close(self) -> None:
         """Give all connections back."""
-        await self._drop_probe()
+        self._drop_probe()
         await self._connections.close()
 
     def abandon(self) -> None:
@@ -80,7 +79,7 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
             try:
                 return await self._probe(timeout)
             except (TimeoutError, psycopg.Error, ShardUnavailable) as error:
-                await self._drop_probe()
+                self._drop_probe()
                 raise ShardUnavailable(self._name) from error
 
     async def raise_epoch(self, epoch: int) -> int:
@@ -89,9 +88,10 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
         return int(rows[0][0])
 
     async def _probe(self, timeout: float) -> ProbeResult:
-        if self._probing is None or self._probing.closed:
+        if self._probing is None or not self._probing.at_rest:
+            self._drop_probe()  # one that was cancelled has left an answer to come
             async with asyncio.timeout(timeout):
-                self._probing = await self._connections.connect()
+                self._probing = await self._connections.session()
         query = self._queries["probe"]
         rows = await self._connections.run(self._probing, query, timeout=timeout)
         if not rows:
@@ -99,7 +99,7 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
             raise ShardUnavailable(self._name)
         return ProbeResult(*rows[0])
 
-    async def _drop_probe(self) -> None:
+    def _drop_probe(self) -> None:
         probing, self._probing = self._probing, None
         if probing is not None:
-            await probing.close()
+            probing.close()

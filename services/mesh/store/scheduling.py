@@ -13,8 +13,9 @@ from services.mesh.jobs.schedules import (
     ScheduleRecord,
 )
 from services.mesh.store.base import Int8
+from services.mesh.store.connection import Session
 from services.mesh.store.definitions import definition_to_json
-from services.mesh.store.firing import Connection, Firing, schedule_record
+from services.mesh.store.firing import Firing, schedule_record
 
 
 class Scheduling(Firing):
@@ -25,8 +26,8 @@ class Scheduling(Firing):
     ) -> tuple[SchedulePut, ScheduleRecord | None]:
         """Create a schedule, or replace its definition."""
         name = {"namespace": schedule.namespace, "name": schedule.name}
-        async with self._connections.transaction() as connection:
-            known, now = await self._locked(connection, schedule.namespace, schedule.name)
+        async with self._connections.transaction() as session:
+            known, now = await self._locked(session, schedule.namespace, schedule.name)
             refusal = _refusal(known, replace, version)
             if refusal is not None:
                 return refusal, known
@@ -38,8 +39,8 @@ class Scheduling(Firing):
                 query = self._queries["update_schedule"]
                 params = name | _params(schedule.definition, known.paused, known.pause_note)
                 params["next_time"] = _next_time(known, schedule.definition, now)
-                params["open_jobs"] = await self._followed(connection, known, schedule.definition)
-            rows = await self._connections.run(connection, query, params)
+                params["open_jobs"] = await self._followed(session, known, schedule.definition)
+            rows = await self._connections.run(session, query, params)
         if not rows:  # somebody else created it between the two statements
             return SchedulePut.EXISTS, await self.get_schedule(schedule.namespace, schedule.name)
         outcome = SchedulePut.CREATED if known is None else SchedulePut.REPLACED
@@ -60,8 +61,8 @@ class Scheduling(Firing):
     ) -> ScheduleRecord | None:
         """Pause or resume. Nominal times that pass during a pause are left out, not caught up."""
         names = {"namespace": namespace, "name": name}
-        async with self._connections.transaction() as connection:
-            known, now = await self._locked(connection, namespace, name)
+        async with self._connections.transaction() as session:
+            known, now = await self._locked(session, namespace, name)
             if known is None or known.paused == paused:
                 return known
             resumed = known.paused and known.next_time is not None
@@ -70,9 +71,9 @@ class Scheduling(Firing):
             params["open_jobs"] = list(known.open_jobs)
             if known.paused and known.definition.follows_runs:
                 # Runs that failed before it was resumed are not held against it.
-                params["open_jobs"] = await self._open_jobs(connection, known)
+                params["open_jobs"] = await self._open_jobs(session, known)
             query = self._queries["update_schedule"]
-            rows = await self._connections.run(connection, query, params)
+            rows = await self._connections.run(session, query, params)
         return schedule_record(rows[0])
 
     async def delete_schedule(self, namespace: str, name: str) -> bool:
@@ -81,18 +82,18 @@ class Scheduling(Firing):
         return bool(await self._fetch("delete_schedule", params))
 
     async def _followed(
-        self, connection: Connection, known: ScheduleRecord, definition: Definition
+        self, session: Session, known: ScheduleRecord, definition: Definition
     ) -> list[UUID]:
         """The runs that matter under a new definition: it may be the first to ask."""
         if not definition.follows_runs or known.definition.follows_runs:
             return list(known.open_jobs) if definition.follows_runs else []
-        return await self._open_jobs(connection, known)
+        return await self._open_jobs(session, known)
 
-    async def _open_jobs(self, connection: Connection, known: ScheduleRecord) -> list[UUID]:
+    async def _open_jobs(self, session: Session, known: ScheduleRecord) -> list[UUID]:
         if known.runs == 0:
             return []
         query = self._queries["open_jobs"]
-        rows = await self._connections.run(connection, query, {"schedule": known.id})
+        rows = await self._connections.run(session, query, {"schedule": known.id})
         return [row[0] for row in rows]
 
 

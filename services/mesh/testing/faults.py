@@ -126,9 +126,12 @@ class FaultProxy:
         if self._link is Link.CUT:
             answer.transport.abort()
             return
+        # Until both sides are there it is ended like a pipe: its client may be gone already.
+        if accepting := asyncio.current_task():
+            self._keep(accepting)
         try:
             server, ask = await asyncio.open_connection("127.0.0.1", self._upstream_port)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             answer.transport.abort()
             return
         connection = _Connection(answer, ask)
@@ -139,7 +142,9 @@ class FaultProxy:
         self._pipe(server, connection, asking=False)
 
     def _pipe(self, source: asyncio.StreamReader, connection: _Connection, *, asking: bool) -> None:
-        task = asyncio.create_task(self._copy(source, connection, asking), name="fault-proxy")
+        self._keep(asyncio.create_task(self._copy(source, connection, asking), name="fault-proxy"))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._pipes.add(task)
         task.add_done_callback(self._pipes.discard)
 
