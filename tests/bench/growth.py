@@ -44,7 +44,7 @@ SAY_EACH = 1_000_000
 #: The first page of a list, as ListJobs asks each shard for it.
 PAGE = 50
 DONE = JobFilter("default", frozenset({JobState.SUCCEEDED}), frozenset({"noop"}))
-TABLES = ("jobs", "job_events", "queue", "in_flight", "commits")
+TABLES = ("jobs", "event_rows", "queue", "in_flight", "commits")
 
 _FINISHED = """
 WITH made AS (
@@ -54,8 +54,9 @@ WITH made AS (
       FROM generate_series(1, %s)
     RETURNING id
 )
-INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, worker_id)
-SELECT m.id, v, 4, 4, now(), 1, 1, 'w' FROM made m CROSS JOIN generate_series(1, 4) AS v"""
+INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
+                        dispatch_time, start_time)
+SELECT m.id, 4, 4, 4, now(), 1, 1, 'w', now(), now() FROM made m"""
 _FUTURE = """
 WITH made AS (
     INSERT INTO jobs (id, namespace, type, state, version, create_time, due_time, first_due_time,
@@ -64,12 +65,9 @@ WITH made AS (
       FROM generate_series(1, %s) AS n
      CROSS JOIN LATERAL (SELECT now() + interval '1 year' + n * interval '1 ms') AS d (due)
     RETURNING id, type, priority, due_time
-), queued AS (
-    INSERT INTO queue (job_id, due_time, priority, later, type)
-    SELECT id, due_time, priority, true, type FROM made
 )
-INSERT INTO job_events (job_id, version, state, reason, time)
-SELECT id, 1, 1, 1, now() FROM made"""
+INSERT INTO queue (job_id, due_time, priority, later, type)
+SELECT id, due_time, priority, true, type FROM made"""
 
 #: What a shard is filled with, by equal parts.
 KINDS = {"mixed": (_FINISHED, _FUTURE), "finished": (_FINISHED,), "future": (_FUTURE,)}

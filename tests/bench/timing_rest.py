@@ -31,7 +31,7 @@ SELECT uuidv7(), 'default', 'firing-' || n,
   FROM generate_series(1, %s) AS n
  CROSS JOIN LATERAL (SELECT (n * 60000 / %s::integer)) AS p (phase)"""
 
-#: Copies of a job that is due next month, with its place in the queue and its first event.
+#: Copies of a job that is due next month, with its place in the queue.
 _WAITING = """
 WITH copies AS (
     INSERT INTO jobs (id, namespace, type, state, version, priority, create_time, due_time,
@@ -39,13 +39,10 @@ WITH copies AS (
     SELECT uuidv7(), 'default', 'stamp', 1, 1, 0, now(), d.due, d.due, 'xx'
       FROM generate_series(1, %s) AS n
      CROSS JOIN LATERAL (SELECT now() + interval '30 days' + n * interval '2 s') AS d (due)
-    RETURNING id, type, priority, due_time, create_time
-), queued AS (
-    INSERT INTO queue (job_id, type, priority, due_time, later)
-    SELECT id, type, priority, due_time, true FROM copies
+    RETURNING id, type, priority, due_time
 )
-INSERT INTO job_events (job_id, version, state, reason, time, due_time)
-SELECT id, 1, 1, 1, create_time, due_time FROM copies"""
+INSERT INTO queue (job_id, type, priority, due_time, later)
+SELECT id, type, priority, due_time, true FROM copies"""
 
 
 async def schedules(place: Place) -> dict[str, Any]:

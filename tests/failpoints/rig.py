@@ -37,7 +37,7 @@ PATIENCE = 40.0
 ORDERS, MUTANT = "JOBMESH_FAILPOINTS", "JOBMESH_MUTANT"
 POOLED = "pooled"
 _WARDEN_SECONDS = 0.1
-_TABLES = "jobs, job_events, queue, in_flight, commits, job_terms, schedules"
+_TABLES = "jobs, event_rows, queue, in_flight, commits, job_terms, schedules"
 
 QUICK: Mapping[str, str] = {
     "JOBMESH_FAILPOINTS_ENABLED": "on",

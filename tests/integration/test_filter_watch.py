@@ -123,7 +123,7 @@ async def test_a_transaction_held_open_with_a_low_number_is_not_skipped(desk, sh
         done, _ = await asyncio.wait({reading}, timeout=0.5)
         assert not done
         late.execute(
-            "WITH e AS (INSERT INTO job_events (job_id, time, version, state, reason)"
+            "WITH e AS (INSERT INTO event_rows (job_id, time, version, state, reason)"
             " VALUES (%(id)s, now(), 3, 6, 10))"
             " INSERT INTO commits (size, job_ids, versions)"
             " VALUES (1, ARRAY[%(id)s::uuid], ARRAY[3])",

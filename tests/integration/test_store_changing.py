@@ -228,7 +228,7 @@ async def test_a_change_that_meets_a_claim_waits_and_finds_the_job_taken(rig):
         )
         claim.execute("INSERT INTO in_flight VALUES (%s, clock_timestamp(), 'w')", [job_id])
         claim.execute(
-            "INSERT INTO job_events (job_id, version, state, reason, time, dispatch_no, worker_id)"
+            "INSERT INTO event_rows (job_id, version, state, reason, time, dispatch_no, worker_id)"
             " VALUES (%s, 2, 2, 2, clock_timestamp(), 1, 'w')",
             [job_id],
         )
@@ -326,7 +326,7 @@ async def test_broken_changes_are_found_out(rig, mutant):
 
     with pytest.raises((AssertionError, psycopg.Error, MeshError, pytest.fail.Exception)):
         await proven()
-    rig.sql("TRUNCATE jobs, job_events, queue, in_flight, commits, job_terms")
+    rig.sql("TRUNCATE jobs, event_rows, queue, in_flight, commits, job_terms")
 
 
 # --- counts, matches, places

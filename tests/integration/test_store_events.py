@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from uuid import UUID
 
 import psycopg
+import pytest
 
 from services.mesh.jobs.model import EventFilter, Position
-from services.mesh.jobs.reports import Succeeded
+from services.mesh.jobs.reports import Started, Succeeded, Successes
 from services.mesh.jobs.states import Cause, JobState
-from services.mesh.store.arrays import Integers, Texts, Uuids
+from services.mesh.store.arrays import Uuids
 from services.mesh.store.queries import Query
+from services.mesh.store.successes import SuccessBatch
 from tests.integration.store_rig import (  # noqa: F401
     EPOCH,
     kept,
@@ -20,6 +21,8 @@ from tests.integration.store_rig import (  # noqa: F401
     opened,
     purge,
     rig_of_test,
+    transaction,
+    until,
 )
 
 HOUR = timedelta(hours=1)
@@ -121,33 +124,72 @@ async def test_a_transaction_that_commits_late_is_not_skipped(rig):
     assert [event.job_id for event in page.events] == [fast]
 
 
-async def claimed_and_started(rig) -> UUID:
-    """A job whose start was written by a transaction that took its number before the claim's."""
+NUMBER = Query("number", "SELECT pg_current_xact_id()", writes=False)
+
+
+async def claimed_and_cancelled(rig) -> list[JobState]:
+    """A job is cancelled by a transaction that took its number before the claim's."""
     connections = rig.store._connections
     async with connections.transaction() as waits:
-        await connections.run(waits, Query("number", "SELECT pg_current_xact_id()", writes=False))
-        (job,) = await rig.claim(limit=1)
-        start = {
-            "ids": Uuids([job.id]),
-            "fences": Integers([job.fence]),
-            "workers": Texts(["w1"]),
-        }
-        assert await connections.run(waits, rig.store._queries["start"], start)
-    return job.id
+        await connections.run(waits, NUMBER)
+        (job,) = await rig.claim()
+        cancel = {"ids": Uuids([job.id]), "namespace": None, "note": None}
+        assert await connections.run(waits, rig.store._queries["cancel"], cancel)
+    return [JobState.DISPATCHED, JobState.CANCELLED]
 
 
-async def test_versions_that_stand_the_wrong_way_round_are_read_in_order(rig):
+async def claimed_while_a_cancel_waits(rig) -> list[JobState]:
+    """A cancel takes its number with its first job, waits for its second, and comes to the third
+    when that was claimed meanwhile.
+    """
+    first, second = await rig.put(2, type="other")
+    ((third,),) = rig.sql("SELECT id FROM jobs WHERE type = 't'")
+    ids = {"ids": Uuids([first, second, third])}
+    with transaction(rig.dsn) as other:
+        other.execute("SELECT FROM jobs WHERE id = %s FOR UPDATE", [second])
+        params = ids | {"namespace": None, "note": None}
+        cancel = asyncio.create_task(rig.store._fetch("cancel", params), name="cancel")
+        await until(lambda: rig.sql(WAITING)[0][0])
+        await rig.claim()
+        other.rollback()
+        assert len(await cancel) == 3
+    return [JobState.DISPATCHED, JobState.CANCELLED]
+
+
+async def started_and_succeeded(rig) -> list[JobState]:
+    """A job is ended by a transaction that took its number before that of the start."""
+    connections = rig.store._connections
+    (job,) = await rig.claim()
+    async with connections.transaction() as waits:
+        await connections.run(waits, NUMBER)
+        await rig.say(Started(job.id, job.fence, "w1"))
+        batch = SuccessBatch.of([Successes("w1", [job.id.bytes], [job.fence], [0], None, "")])
+        assert await connections.run(waits, rig.store._queries["succeed"], batch.params)
+    return [JobState.DISPATCHED, JobState.RUNNING, JobState.SUCCEEDED]
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+@pytest.mark.parametrize(
+    "crossed", [claimed_and_cancelled, claimed_while_a_cancel_waits, started_and_succeeded]
+)
+async def test_versions_that_stand_the_wrong_way_round_are_read_in_order(rig, crossed):
     (job_id,) = await rig.put()
-    between = await rig.put()
-    assert await claimed_and_started(rig) == job_id
-    between += await rig.put()
+    await rig.put(type="other")
+    states = await crossed(rig)
+    await rig.put(type="other")
     events = await read_all(rig, 1000)
-    assert [e.version for e in events if e.job_id == job_id] == [1, 2, 3]
-    assert [e.state for e in events if e.job_id == job_id][1:] == [
-        JobState.DISPATCHED,
-        JobState.RUNNING,
-    ]
-    assert {e.job_id for e in events} == {job_id, *between}
+    its = [e for e in events if e.job_id == job_id]
+    assert [e.version for e in its] == list(range(1, len(states) + 2))
+    assert [e.state for e in its][1:] == states
+    assert [e.position for e in events] == sorted(e.position for e in events)
+    order = rig.sql(
+        "SELECT v FROM commits c, unnest(c.job_ids, c.versions) AS r (id, v)"
+        " WHERE r.id = %s ORDER BY c.xid",
+        job_id,
+    )
+    assert order != sorted(order), "they stand the wrong way round"
     # In pages of any size, and resumed at any place: nothing is missed, nothing repeated.
     told = [(e.job_id, e.version, e.position) for e in events]
     for limit in (1, 2, 3):

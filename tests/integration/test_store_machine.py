@@ -332,7 +332,7 @@ class Histories(RuleBasedStateMachine):
             return
         audit(self.rig.dsn)
         self.rig.sql(
-            "TRUNCATE jobs, job_events, queue, in_flight, commits, job_terms, unique_keys,"
+            "TRUNCATE jobs, event_rows, queue, in_flight, commits, job_terms, unique_keys,"
             " blocked, waits, ended_parents"
         )
 

@@ -170,7 +170,7 @@ class Track:
     def race(self, scripts: list[list[Deed]]) -> None:
         self._loop.run_until_complete(self._race(scripts))
         audit(self._rig.dsn)
-        self._rig.sql("TRUNCATE jobs, job_events, queue, in_flight, commits, job_terms")
+        self._rig.sql("TRUNCATE jobs, event_rows, queue, in_flight, commits, job_terms")
 
     async def _race(self, scripts: list[list[Deed]]) -> None:
         race = Race(self._rig.store, await self._rig.put(4, retry=RETRY))

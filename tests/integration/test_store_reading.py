@@ -155,7 +155,7 @@ async def many(rig):
             " WHERE state = 5"
         )
     yield rig
-    rig.sql("TRUNCATE jobs, job_terms, job_events, queue, commits")
+    rig.sql("TRUNCATE jobs, job_terms, event_rows, queue, commits")
 
 
 async def plan(rig, wanted: JobFilter, before=None) -> str:

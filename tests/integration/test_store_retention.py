@@ -114,7 +114,7 @@ async def test_all_that_belongs_to_a_job_goes_with_it(rig):
     await ended(rig, 2, fail=True)
     rig.pass_time(2 * DAY)
     assert await purge(rig.store, kept(DAY)) == 5
-    for table in ("jobs", "job_events", "job_terms", "commits", "queue", "in_flight"):
+    for table in ("jobs", "event_rows", "job_terms", "commits", "queue", "in_flight"):
         assert rig.sql(f"SELECT count(*) FROM {table}") == [(0,)], table
     # The key lived as long as the job: the same one makes a new job now.
     job = new_job(idempotency_key="k", request_hash=b"2")

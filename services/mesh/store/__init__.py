@@ -16,6 +16,11 @@ them as hints; nothing depends on the hint's arrival.
 committed. When the connection broke or the deadline passed after a writing statement was sent, the
 outcome is unknown and the error says so (`OutcomeUnknown`); see `connection`.
 
+**Fewer rows than events.** A plain job has four events and one event row: what the job's row says
+needs none, and an end carries the claim and the start before it. `events_between` tells the whole
+history, and is what statements read. Whatever leaves DISPATCHED passes the claim on. See
+`docs/adr/0011`.
+
 **Order of events.** Per job by `version`, without gaps. Over all jobs of a shard by transaction,
 and within one by its list of events (`commits`). Transactions take their numbers before they commit
 and become visible out of order, so a reader only goes up to the oldest one still running (the

@@ -37,9 +37,15 @@ SELECT m.epoch, m.now, s.id, s.origin_id, s.due_time, s.namespace, s.type, s.lab
   FROM meta m LEFT JOIN stored s ON true
 
 -- fragment: changed_tail
--- The event of jobs that were changed while they wait, and their labels.
-logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, due_time)
+-- The event of jobs that were changed while they wait, and their labels. The job's row said when it was first
+-- due, and with that its first event: that gets a row, unless it has one.
+remembered AS (
+    INSERT INTO event_rows (job_id, version, state, reason, time, due_time)
+    SELECT c.id, 1, 1, CASE WHEN c.origin_id IS NULL THEN 1 ELSE 17 END, c.create_time, c.old_first_due_time
+      FROM changed c WHERE c.first_due_time <> c.old_first_due_time
+    ON CONFLICT DO NOTHING
+), logged AS (
+    INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, due_time)
     SELECT c.id, c.version, c.state, 15, c.now, c.attempt, c.dispatch_no,
            CASE c.state WHEN 1 THEN c.due_time END
       FROM changed c
@@ -107,7 +113,8 @@ WITH held AS MATERIALIZED (
     RETURNING j.id, j.namespace, j.type, j.state, j.version, j.attempt, j.dispatch_no, j.due_time,
               clock_timestamp() AS now,
               j.priority, j.expire_time, j.labels, old.labels AS old_labels,
-              total_end(j.first_due_time, j.timeouts) AS total_end
+              total_end(j.first_due_time, j.timeouts) AS total_end,
+              j.create_time, j.origin_id, j.first_due_time, old.first_due_time AS old_first_due_time
 ), moved AS (
     UPDATE queue q
        SET priority = c.priority, due_time = c.due_time, later = c.due_time > c.now,
@@ -155,6 +162,7 @@ WITH recent AS MATERIALIZED (
 )
 SELECT (SELECT count(*)
           FROM recent r
-          JOIN job_events e ON e.job_id = r.id AND e.version = r.version AND e.reason = 2
-          JOIN jobs j ON j.id = r.id AND j.type = %(type)s),
+         CROSS JOIN LATERAL (SELECT FROM jobs j WHERE j.id = r.id AND j.type = %(type)s OFFSET 0) AS j
+         CROSS JOIN LATERAL events_between(r.id, r.version, r.version) AS e
+         WHERE e.reason = 2),
        clock_timestamp() - (SELECT min(r.time) FROM recent r)

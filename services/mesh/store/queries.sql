@@ -69,7 +69,8 @@ WITH meta AS MATERIALIZED (
      WHERE m.epoch <= %(epoch)s
 
 -- fragment: put_tail
--- Their places in the queue, their first events, their labels.
+-- Their places in the queue, their labels; and their first events, where their rows do not say them: those
+-- are SCHEDULED since they were made, and due when they were first due (see events_between).
     RETURNING id, namespace, type, state, priority, due_time, expire_time, labels, origin_id,
               first_due_time, timeouts, concurrency_key
 ), queued AS (
@@ -79,10 +80,11 @@ WITH meta AS MATERIALIZED (
            md5(s.namespace || '/' || s.concurrency_key)::uuid
       FROM meta m CROSS JOIN stored s WHERE s.state = 1
 ), logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, due_time)
+    INSERT INTO event_rows (job_id, version, state, reason, time, due_time)
     SELECT s.id, 1, s.state, CASE WHEN s.origin_id IS NULL THEN 1 ELSE 17 END, m.now,
            CASE s.state WHEN 1 THEN s.due_time END
       FROM meta m CROSS JOIN stored s
+     WHERE s.state <> 1 OR s.due_time <> s.first_due_time
 ), committed AS (
     INSERT INTO commits (size, job_ids, versions)
     SELECT count(*), array_agg(s.id), array_agg(1) FROM stored s HAVING count(*) > 0
@@ -167,7 +169,8 @@ freed AS (
 -- fragment: claimed
 -- Hand the jobs of these places to a worker: mint the fence, count the attempt. Only those whose row is
 -- really gone from the queue: one that was changed since the statement began has a newer row, which is
--- locked but not seen, and is for the next claim.
+-- locked but not seen, and is for the next claim. The event has no row: the job's row says it until the
+-- attempt starts or ends, and the event of that carries it on (dispatch_time).
 taken AS (
     DELETE FROM queue q USING due WHERE q.ctid = due.place
     RETURNING q.job_id
@@ -186,10 +189,6 @@ taken AS (
 ), held AS (
     INSERT INTO in_flight (worker_id, job_id, dispatch_time)
     SELECT %(worker_id)s::text, c.id, c.dispatch_time FROM claimed c
-), logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, worker_id)
-    SELECT c.id, c.version, 2, 2, c.dispatch_time, c.attempt, c.dispatch_no, %(worker_id)s::text
-      FROM claimed c
 ), committed AS (
     INSERT INTO commits (size, job_ids, versions)
     SELECT count(*), array_agg(c.id), array_agg(c.version)
@@ -221,10 +220,12 @@ WITH started AS (
       FROM unnest(%(ids)b, %(fences)b, %(workers)b) WITH ORDINALITY AS r (id, fence, worker_id, place)
      WHERE j.id = r.id AND j.dispatch_no = r.fence AND j.worker_id = r.worker_id AND j.state = 2
     RETURNING r.place, j.id, j.namespace, j.type, j.version, j.attempt, j.dispatch_no, j.worker_id,
-              j.start_time
+              j.start_time, j.dispatch_time
 ), logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, worker_id)
-    SELECT s.id, s.version, 3, 3, s.start_time, s.attempt, s.dispatch_no, s.worker_id FROM started s
+    INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
+                            dispatch_time)
+    SELECT s.id, s.version, 3, 3, s.start_time, s.attempt, s.dispatch_no, s.worker_id, s.dispatch_time
+      FROM started s
 ), committed AS (
     INSERT INTO commits (size, job_ids, versions)
     SELECT count(*), array_agg(c.id), array_agg(c.version)
@@ -241,7 +242,7 @@ WITH ended AS (
     UPDATE jobs j
        SET state = 4, version = j.version + CASE j.state WHEN 2 THEN 2 ELSE 1 END,
            attempt = CASE WHEN j.state > 1 THEN j.attempt ELSE (
-               SELECT max(e.attempt) FROM job_events e WHERE e.job_id = j.id AND e.dispatch_no = r.fence
+               SELECT max(e.attempt) FROM event_rows e WHERE e.job_id = j.id AND e.dispatch_no = r.fence
            ) END,
            start_time = coalesce(j.start_time,
                greatest(j.dispatch_time, clock_timestamp() - r.elapsed_ms * interval '1 millisecond')),
@@ -253,14 +254,13 @@ WITH ended AS (
      WHERE j.id = r.id AND j.dispatch_no = r.fence AND j.worker_id = r.worker_id AND j.state IN (1, 2, 3)
     RETURNING r.place, j.id, j.namespace, j.type, j.version, old.state AS old_state, j.attempt, j.dispatch_no,
               j.worker_id, j.start_time, j.end_time, j.priority, j.due_time, j.checkpointed,
-              j.unique_key, j.awaited
+              j.unique_key, j.awaited, j.dispatch_time
 ), {released}, {unqueued}, {untied}, logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, worker_id)
-    SELECT e.id, e.version - 1, 3, 3, e.start_time, e.attempt, e.dispatch_no, e.worker_id
-      FROM ended e WHERE e.old_state = 2
-    UNION ALL
+    INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
+                            dispatch_time, start_time)
     SELECT e.id, e.version, 4, CASE e.old_state WHEN 1 THEN 16 ELSE 4 END, e.end_time, e.attempt,
-           e.dispatch_no, e.worker_id
+           e.dispatch_no, e.worker_id,
+           CASE e.old_state WHEN 2 THEN e.dispatch_time END, CASE e.old_state WHEN 2 THEN e.start_time END
       FROM ended e
 ), committed AS (
     INSERT INTO commits (size, job_ids, versions, firsts)
@@ -321,7 +321,7 @@ WITH ended AS (
        AND j.state IN (2, 3) AND j.state <= r.source
     RETURNING j.id, j.namespace, j.type, j.version, old.state AS old_state, j.state, r.reason,
               old.attempt, j.dispatch_no, old.worker_id, j.start_time, j.due_time, r.ran, r.failure,
-              r.note, j.priority,
+              r.note, j.priority, j.dispatch_time,
               coalesce(j.end_time, j.due_time - r.delay_ms * interval '1 millisecond', clock_timestamp()) AS now,
               -- A handler that snoozed has started in time.
               least(CASE WHEN j.attempt = 0 AND r.reason <> 12 THEN j.expire_time END,
@@ -334,14 +334,12 @@ WITH ended AS (
            md5(e.namespace || '/' || e.concurrency_key)::uuid
       FROM ended e WHERE e.state = 1
 ), logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
-                            due_time, failure, note)
-    SELECT e.id, e.version - 1, 3, 3, e.start_time, e.attempt, e.dispatch_no, e.worker_id,
-           NULL, NULL, NULL
-      FROM ended e WHERE e.ran AND e.old_state = 2
-    UNION ALL
+    INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
+                            due_time, failure, note, dispatch_time, start_time)
     SELECT e.id, e.version, e.state, e.reason, e.now, e.attempt, e.dispatch_no, e.worker_id,
-           CASE e.state WHEN 1 THEN e.due_time END, e.failure::jsonb, e.note
+           CASE e.state WHEN 1 THEN e.due_time END, e.failure::jsonb, e.note,
+           CASE e.old_state WHEN 2 THEN e.dispatch_time END,
+           CASE WHEN e.ran AND e.old_state = 2 THEN e.start_time END
       FROM ended e
 ), marked AS (
     INSERT INTO job_terms (namespace, name, value, job_id)
@@ -359,26 +357,35 @@ SELECT e.id, e.namespace, e.type, e.version, e.old_state, e.state, e.reason, e.a
 -- name: dispatch_history
 -- What was already committed for dispatches whose report found no match, and where the jobs stand.
 SELECT r.place, j.state,
-       array(SELECT e.reason FROM job_events e
-              WHERE e.job_id = r.id AND e.dispatch_no = r.fence AND e.worker_id = r.worker_id)
+       array(SELECT e.reason FROM events_between(r.id, 1, j.version) AS e
+              WHERE e.dispatch_no = r.fence AND e.worker_id = r.worker_id)
   FROM unnest(%(ids)b, %(fences)b, %(workers)b) WITH ORDINALITY AS r (id, fence, worker_id, place)
   JOIN jobs j ON j.id = r.id
 
 -- name: cancel, writes
 -- End jobs at once, whatever they do; the fence stays, and with the state refuses the worker's result.
-WITH ended AS (
+-- It needs no fence, so that a transaction with a larger number may commit a claim before it: while it waits
+-- for the row, or before the statement begins, if its transaction wrote already (the firing of schedules).
+-- A claim has no row that says so; the event of the cancel does.
+WITH seen AS MATERIALIZED (
+    SELECT r.id, j.version, (SELECT pg_current_xact_id_if_assigned() IS NOT NULL) AS wrote
+      FROM unnest(%(ids)b) AS r (id) JOIN jobs j ON j.id = r.id
+), ended AS (
     UPDATE jobs j
        SET state = 6, version = j.version + 1, end_time = clock_timestamp()
-      FROM unnest(%(ids)b) AS r (id)
+      FROM seen r
      WHERE j.id = r.id AND j.state IN (1, 2, 3, 8)
        AND j.namespace = coalesce(%(namespace)s::text, j.namespace)
     RETURNING j.id, j.namespace, j.type, j.version, old.state AS old_state, j.attempt, j.dispatch_no,
-              j.worker_id, j.end_time, j.priority, j.due_time, j.unique_key, j.awaited
+              j.worker_id, j.end_time, j.priority, j.due_time, j.unique_key, j.awaited,
+              j.dispatch_time, CASE WHEN r.wrote OR old.version > r.version THEN true END AS overtook
 ), {released}, unblocked AS (
     DELETE FROM blocked b USING ended e WHERE b.job_id = e.id AND e.old_state = 8
 ), {unqueued}, {untied}, logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, worker_id, note)
-    SELECT e.id, e.version, 6, 10, e.end_time, e.attempt, e.dispatch_no, e.worker_id, %(note)s::text
+    INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, worker_id, note,
+                            dispatch_time, overtook)
+    SELECT e.id, e.version, 6, 10, e.end_time, e.attempt, e.dispatch_no, e.worker_id, %(note)s::text,
+           CASE e.old_state WHEN 2 THEN e.dispatch_time END, e.overtook
       FROM ended e
 ), marked AS (
     INSERT INTO job_terms (namespace, name, value, job_id)
@@ -428,7 +435,7 @@ WITH late AS (
     RETURNING j.id, j.namespace, j.type, j.version, j.attempt, j.dispatch_no, j.worker_id, j.end_time,
               j.state, j.awaited, j.unique_key
 ), {untied}, logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
+    INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
                             failure)
     SELECT e.id, e.version, e.state, 11, e.end_time, e.attempt, e.dispatch_no, e.worker_id,
            CASE e.state WHEN 5 THEN %(failure)s::text::jsonb END
@@ -612,12 +619,13 @@ e.job_id, e.version, e.state, e.reason, e.time, e.attempt, e.dispatch_no, e.work
 SELECT {event_columns}
   FROM unnest(%(ids)b, %(versions)b) WITH ORDINALITY AS r (id, version, place)
   JOIN jobs j ON j.id = r.id
-  JOIN job_events e ON e.job_id = r.id AND e.version > r.version
+ CROSS JOIN LATERAL events_between(r.id, r.version + 1, j.version) AS e
  ORDER BY r.place, e.version
  LIMIT %(limit)s
 
 -- name: ends
--- How many of these jobs there are, and the transitions that ended them, of those that have ended.
+-- How many of these jobs there are, and the transitions that ended them, of those that have ended: an end
+-- always has a row.
 WITH found AS MATERIALIZED (
     SELECT j.id, j.version, j.state, j.namespace, j.type, j.labels
       FROM unnest(%(ids)b) AS r (id)
@@ -625,7 +633,7 @@ WITH found AS MATERIALIZED (
 )
 SELECT c.count, {event_columns}
   FROM (SELECT count(*) FROM found) AS c
-  LEFT JOIN (found j JOIN job_events e ON e.job_id = j.id AND e.version = j.version)
+  LEFT JOIN (found j JOIN event_rows e ON e.job_id = j.id AND e.version = j.version)
          ON j.state IN (4, 5, 6, 7)
 
 -- name: horizon
@@ -656,18 +664,21 @@ SELECT h.xid::text::bigint, h.purged_xid::text::bigint, h.next_xid::text::bigint
   ) AS p ON true
   LEFT JOIN LATERAL unnest(p.job_ids, p.versions, p.firsts) WITH ORDINALITY
             AS r (id, version, first, place) ON true
-  LEFT JOIN job_events e ON e.job_id = r.id
-                        AND e.version BETWEEN coalesce(r.first, r.version) AND r.version
+  LEFT JOIN LATERAL events_between(r.id, coalesce(r.first, r.version), r.version) AS e ON true
   LEFT JOIN jobs j ON j.id = e.job_id
  ORDER BY p.xid, r.place, e.version
 
 -- name: crossed
--- Those of these jobs of which a version was written by an older transaction than the one before it.
-SELECT DISTINCT e.job_id
+-- Those of these jobs of which a version was written by an older transaction than the one before it. A row
+-- is at most three versions behind the last one: it carries two. Before the first one nobody can come, and
+-- before a claim only a cancel, which says so: all others know of it, so that their transactions are younger.
+SELECT DISTINCT n.job_id
   FROM unnest(%(ids)b) AS w (id)
-  JOIN job_events e ON e.job_id = w.id
-  JOIN job_events n ON n.job_id = e.job_id AND n.version = e.version + 1
- WHERE age(n.xmin) > age(e.xmin)
+  JOIN event_rows n ON n.job_id = w.id
+ WHERE n.overtook
+    OR EXISTS (SELECT FROM event_rows e
+                WHERE e.job_id = n.job_id AND e.version BETWEEN n.version - 3 AND n.version - 1
+                  AND age(n.xmin) > age(e.xmin))
 
 -- name: order_around
 -- Where versions of these jobs, a few, stand in a part of the shard's order.

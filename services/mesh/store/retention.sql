@@ -24,7 +24,7 @@ told AS MATERIALIZED (
     DELETE FROM jobs j USING over o WHERE j.id = o.id AND j.state IN (4, 5, 6, 7)
     RETURNING j.id, j.namespace, j.labels
 ), events AS (
-    DELETE FROM job_events e USING gone g WHERE e.job_id = g.id
+    DELETE FROM event_rows e USING gone g WHERE e.job_id = g.id
 ), progress AS (
     DELETE FROM job_progress p USING gone g WHERE p.job_id = g.id
 ), checkpoints AS (

@@ -102,7 +102,8 @@ WITH held AS MATERIALIZED (
        AND j.state = CASE WHEN p.place IS NULL THEN 8 ELSE 1 END
     RETURNING j.id, j.namespace, j.type, j.state, j.version, j.attempt, j.dispatch_no, j.due_time,
               clock_timestamp() AS now, j.priority, j.expire_time, j.labels, old.labels AS old_labels,
-              j.create_time, total_end(j.first_due_time, j.timeouts) AS total_end, j.concurrency_key
+              j.create_time, total_end(j.first_due_time, j.timeouts) AS total_end, j.concurrency_key,
+              j.origin_id, j.first_due_time, old.first_due_time AS old_first_due_time
 ), moved AS (
     UPDATE queue q
        SET priority = c.priority, due_time = c.due_time, later = c.due_time > c.now,
@@ -184,7 +185,7 @@ WITH edges AS MATERIALIZED (
            md5(e.namespace || '/' || e.concurrency_key)::uuid
       FROM ended e WHERE e.state = 1
 ), logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time, due_time, failure)
+    INSERT INTO event_rows (job_id, version, state, reason, time, due_time, failure)
     SELECT e.id, e.version, e.state, CASE e.state WHEN 1 THEN 13 ELSE 14 END, e.now,
            CASE e.state WHEN 1 THEN e.due_time END, e.failure
       FROM ended e WHERE e.state <> 8
@@ -217,7 +218,7 @@ WITH late AS (
 ), unblocked AS (
     DELETE FROM blocked b USING ended e WHERE b.job_id = e.id
 ), {untied}, logged AS (
-    INSERT INTO job_events (job_id, version, state, reason, time)
+    INSERT INTO event_rows (job_id, version, state, reason, time)
     SELECT e.id, e.version, 7, 11, e.end_time FROM ended e
 ), marked AS (
     INSERT INTO job_terms (namespace, name, value, job_id)
