@@ -123,7 +123,8 @@ class Submission:
         self._turn += 1
         shard = targets[self._turn % len(targets)]
         buckets = free_buckets(bucket_map, shard, len(inputs), self._random)
-        keys = new_job_keys(buckets, self._now_ms(), self._random)
+        # In order: they go to the right end of every index, and are claimed as they were sent.
+        keys = sorted(new_job_keys(buckets, self._now_ms(), self._random))
         began = self._clock.monotonic()
         try:
             jobs = AlikeJobs(like, keys, list(inputs))

@@ -274,6 +274,11 @@ async def test_jobs_that_are_alike_are_stored_in_chunks_on_healthy_shards(stand)
     assert {types for _, (types,) in stand.announcer.nudged} == {"echo"}
 
 
+async def test_jobs_that_are_alike_get_ids_in_the_order_in_which_they_were_sent(stand):
+    outcomes = await stand.put_alike(50)
+    assert outcomes == sorted(outcomes)
+
+
 async def test_a_certain_failure_sends_jobs_that_are_alike_elsewhere(stand):
     for name in NAMES[:2]:
         stand.stores[name].before = [ShardUnavailable(name)] * 2
