@@ -27,7 +27,7 @@ from services.mesh.store.answers import (
 from services.mesh.wire.events import ID_BYTES, event_to_proto
 from services.mesh.wire.jobs import fill_job, job_to_proto, new_job_from_proto
 from services.mesh.wire.ties import ties_from_proto
-from services.mesh.wire.values import duration, micros_of, timestamp
+from services.mesh.wire.values import duration, micros_of, set_time, timestamp
 from services.orchestrator.app.lookup import Found
 from services.orchestrator.app.parents import Wish
 from services.orchestrator.app.shards import ShardView
@@ -97,7 +97,8 @@ def put_answer_to_proto(
             )
         else:
             count = len(part)
-            response.results.extend(put_result_to_proto(one, brief=request.brief) for one in part)
+            for one in part:
+                fill_put_result(response.results.add(), one, brief=request.brief)
         place += count
     return response
 
@@ -110,7 +111,7 @@ def _some_answered(outcomes: Sequence[Outcome], request: pb.PutJobsRequest) -> p
             key = outcome.shard, outcome.result.create_time
             groups.setdefault(key, []).append(place)
         else:
-            response.results.append(put_result_to_proto(outcome, brief=request.brief))
+            fill_put_result(response.results.add(), outcome, brief=request.brief)
     for (shard, time), places in groups.items():
         response.stored.add(
             shard=shard,
@@ -129,22 +130,20 @@ def _is_plain(result: PutResult) -> bool:
     )
 
 
-def put_result_to_proto(outcome: Outcome, *, brief: bool) -> pb.PutJobResult:
+def fill_put_result(into: pb.PutJobResult, outcome: Outcome, *, brief: bool) -> None:
+    """In place: a message made first and put into its field is copied."""
     if not isinstance(outcome, Stored):
-        return pb.PutJobResult(error=to_item_error(outcome))
-    result = outcome.result
-    if brief:
-        existing = result.outcome is not PutOutcome.CREATED
-        return pb.PutJobResult(job=job_pb2.Job(id=str(result.job_id)), existing=existing)
-    job = job_pb2.Job(
-        id=str(result.job_id),
-        state=job_pb2.JobState.ValueType(result.state),
-        version=result.version,
-        create_time=timestamp(result.create_time),
-        due_time=timestamp(result.due_time),
-        shard=outcome.shard,
-    )
-    return pb.PutJobResult(job=job, existing=result.outcome is not PutOutcome.CREATED)
+        into.error.CopyFrom(to_item_error(outcome))
+        return
+    result, job = outcome.result, into.job
+    job.id = str(result.job_id)
+    into.existing = result.outcome is not PutOutcome.CREATED
+    if not brief:
+        job.state = job_pb2.JobState.ValueType(result.state)
+        job.version = result.version
+        set_time(job.create_time, result.create_time)
+        set_time(job.due_time, result.due_time)
+        job.shard = outcome.shard
 
 
 def found_to_proto(found: Found, *, full: bool) -> job_pb2.Job:

@@ -16,7 +16,7 @@ from services.mesh.errors import InvalidField
 from services.mesh.jobs.reports import Report, Successes
 from services.mesh.rpc import Rules
 from services.mesh.rpc.work import WorkLimit
-from services.mesh.runtime import DrainSignal
+from services.mesh.runtime import DrainSignal, together
 from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
 from services.mesh.wire.events import event_batch, event_to_proto
 from services.mesh.wire.jobs import filter_from_proto
@@ -82,6 +82,8 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         count = len(request.jobs) + sum(len(group.inputs) for group in request.groups)
         with self._work.admitted(count, request.ByteSize()):
             drafts = [convert.draft_from_proto(job) for job in request.jobs]
+            if not request.groups:
+                return convert.put_answer_to_proto(await self._submission.put(drafts), request)
             outcomes, alike = await asyncio.gather(
                 self._submission.put(drafts), self._put_alike(request.groups)
             )
@@ -89,7 +91,7 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
 
     async def _put_alike(self, groups: Sequence[pb.AlikeJobs]) -> list[AlikeOutcome]:
         put = self._submission.put_alike
-        parts = await asyncio.gather(
+        parts = await together(
             *(put(convert.like_from_proto(group.like), group.inputs) for group in groups)
         )
         return [outcome for part in parts for outcome in part]

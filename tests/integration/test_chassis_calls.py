@@ -26,6 +26,8 @@ from services.mesh.errors import (
 )
 from services.mesh.rpc import open_channel
 from services.mesh.rpc.channel import resolve, service_config
+from services.mesh.rpc.errors import from_rpc_error
+from services.mesh.rpc.interceptors.deadline import Deadlines
 from services.mesh.runtime import StartupError, deadline
 from services.mesh.testing.faults import FaultProxy, Link
 from tests.integration.chassis_mesh import JOB_ID, SERVICE, get_job, mesh
@@ -136,6 +138,29 @@ async def test_handler_sees_the_deadline_of_its_caller() -> None:
     assert 1.0 < explicit < 2.1
     assert 4.0 < default < 5.1
     assert 50.0 < none <= 60.0
+
+
+async def test_a_call_without_a_deadline_is_ended_when_it_takes_too_long(monkeypatch) -> None:
+    async def get(request: Any, context: Any) -> Any:
+        if request.namespace == "slow":
+            await asyncio.Event().wait()
+        return pb.GetJobResponse()
+
+    monkeypatch.setattr(Deadlines.__init__, "__defaults__", (0.05,))
+    async with mesh() as m:
+        m.sample.on_get = get
+        bare = pb_grpc.EnqueueServiceStub(m.bare)
+        slow = bare.GetJob(get_job("slow"))
+        await bare.GetJob(get_job())
+        assert await slow.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert from_rpc_error(await _failure(slow)).reason == "DEADLINE_EXCEEDED"
+        await bare.GetJob(get_job())
+
+
+async def _failure(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
 
 
 async def test_deadline_shrinks_from_hop_to_hop() -> None:

@@ -7,14 +7,33 @@ instead: its sender notices by the connection being full.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from services.enqueue.domain.quotas import Quotas
 from services.mesh.clock import Clock
 from services.mesh.errors import Overloaded, ResourceExhausted
 from services.mesh.rpc.work import WorkLimit
 from services.mesh.telemetry.metrics import Metrics
+
+
+class Guest:
+    """The jobs of one call, let in for the length of a block."""
+
+    __slots__ = ("_gate", "jobs", "namespace", "size")
+
+    def __init__(self, gate: Gate, namespace: str, jobs: int, size: int) -> None:
+        self._gate, self.namespace, self.jobs, self.size = gate, namespace, jobs, size
+
+    def __enter__(self) -> None:
+        self._gate.enter(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._gate.leave(self, error)
 
 
 class Gate:
@@ -26,18 +45,27 @@ class Gate:
             "refused_jobs", "Jobs that were not let in, by reason.", ("reason",)
         )
 
-    @contextmanager
-    def admitted(self, namespace: str, jobs: int, size: int) -> Iterator[None]:
+    def admitted(self, namespace: str, jobs: int, size: int) -> Guest:
         """The jobs of one call, until it is answered; ResourceExhausted if they are too many."""
+        return Guest(self, namespace, jobs, size)
+
+    def enter(self, guest: Guest) -> None:
         try:
-            self._quotas.take(namespace, jobs, self._clock.monotonic())
-            with self._work.admitted(jobs, size):
-                yield
+            self._quotas.take(guest.namespace, guest.jobs, self._clock.monotonic())
+            self._work.take(guest.jobs, guest.size)
         except ResourceExhausted as error:
-            self._refused.labels(error.reason).inc(jobs)
-            if isinstance(error, Overloaded):  # here or at an Orchestrator: nothing was stored
-                self._quotas.give_back(namespace, jobs)
+            self._count_refused(guest, error)
             raise
+
+    def leave(self, guest: Guest, error: BaseException | None) -> None:
+        self._work.give_back(guest.jobs, guest.size)
+        if isinstance(error, ResourceExhausted):
+            self._count_refused(guest, error)
+
+    def _count_refused(self, guest: Guest, error: ResourceExhausted) -> None:
+        self._refused.labels(error.reason).inc(guest.jobs)
+        if isinstance(error, Overloaded):  # here or at an Orchestrator: nothing was stored
+            self._quotas.give_back(guest.namespace, guest.jobs)
 
     async def paced(self, namespace: str, jobs: int) -> None:
         """Return when the jobs of a stream fit into the quota of its namespace."""

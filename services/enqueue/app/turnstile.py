@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from services.mesh.runtime import Overdue
 from services.mesh.telemetry.metrics import Metrics
 
 #: Jobs under way at once, unless one call alone has more.
@@ -28,8 +27,18 @@ LATE_SECONDS = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Visit:
+    """Jobs that are under way for the length of a block."""
+
+    turnstile: Turnstile
+    lane: str
     jobs: int
     over: bool = False
+
+    async def __aenter__(self) -> None:
+        await self.turnstile.enter(self)
+
+    async def __aexit__(self, *error: object) -> None:
+        self.turnstile.leave(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +53,8 @@ class Turnstile:
     def __init__(
         self, most: int = MOST, late: float = LATE_SECONDS, metrics: Metrics | None = None
     ) -> None:
-        self._most, self._late = most, late
+        self._most = most
+        self._late: Overdue[_Visit] = Overdue(late, self._give_room)
         self._inside = 0
         #: Who waits, by lane; the first lane is next. No lane is empty.
         self._lanes: dict[str, deque[_Waiter]] = {}
@@ -57,36 +67,36 @@ class Turnstile:
         """Jobs in the line."""
         return sum(w.jobs for lane in self._lanes.values() for w in lane if not w.turn.done())
 
-    @asynccontextmanager
-    async def passing(self, lane: str, jobs: int) -> AsyncIterator[None]:
+    def passing(self, lane: str, jobs: int) -> _Visit:
         """Wait for the turn of these jobs; they are under way for the length of the block."""
-        if self._lanes or not self._fits(jobs):
-            await self._turn(lane, jobs)
+        return _Visit(self, lane, jobs)
+
+    async def enter(self, visit: _Visit) -> None:
+        if self._lanes or not self._fits(visit.jobs):
+            await self._turn(visit)
         else:
-            self._inside += jobs
-        visit = _Visit(jobs)
-        late = asyncio.get_running_loop().call_later(self._late, self._leave, visit)
-        try:
-            yield
-        finally:
-            late.cancel()
-            self._leave(visit)
+            self._inside += visit.jobs
+        self._late.begin(visit)
+
+    def leave(self, visit: _Visit) -> None:
+        self._late.end(visit)
+        self._give_room(visit)
 
     def _fits(self, jobs: int) -> bool:
         return not self._inside or self._inside + jobs <= self._most
 
-    async def _turn(self, lane: str, jobs: int) -> None:
-        waiter = _Waiter(jobs, asyncio.get_running_loop().create_future())
-        self._lanes.setdefault(lane, deque()).append(waiter)
+    async def _turn(self, visit: _Visit) -> None:
+        waiter = _Waiter(visit.jobs, asyncio.get_running_loop().create_future())
+        self._lanes.setdefault(visit.lane, deque()).append(waiter)
         try:
             await waiter.turn
         except asyncio.CancelledError:
             if waiter.turn.done() and not waiter.turn.cancelled():
                 # Its turn came at the very moment that the caller went away.
-                self._leave(_Visit(jobs))
+                self._give_room(visit)
             raise
 
-    def _leave(self, visit: _Visit) -> None:
+    def _give_room(self, visit: _Visit) -> None:
         if not visit.over:
             visit.over = True
             self._inside -= visit.jobs

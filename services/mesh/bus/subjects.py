@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: Queue group of the schedulers: a grab goes to one of them.
 SCHEDULERS = "schedulers"
@@ -95,6 +96,7 @@ def check_pattern(pattern: str) -> None:
         raise ValueError(f"{pattern!r} is no subject to subscribe to")
 
 
+@lru_cache(maxsize=1024)  # a subject is made for every message
 def _checked(name: str) -> str:
     """Refuse what would make another subject, or a pattern, out of a name."""
     if not _TOKENS.fullmatch(name):

@@ -18,6 +18,7 @@ from random import Random
 from typing import TypeVar
 
 from services.mesh.jobs.ids import BUCKETS, bucket_for_key
+from services.mesh.jobs.record import record
 
 CHUNK = 500
 
@@ -129,7 +130,7 @@ class BucketMap:
         raise ValueError(f"no shard {name!r} in the map")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Group:
     """Jobs that go to one shard in one statement: their places in the request, and a bucket for
     each.
@@ -142,7 +143,7 @@ class Group:
     """Keyed jobs are never redirected."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """Where the jobs of one request go."""
 

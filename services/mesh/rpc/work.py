@@ -8,11 +8,23 @@ it, and costs next to nothing. Only work that adds to the load is counted here. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from services.mesh.errors import Overloaded
 from services.mesh.telemetry.metrics import Metrics
+
+
+class Admitted:
+    """Work that is counted in for the length of a block."""
+
+    __slots__ = ("_items", "_limit", "_size")
+
+    def __init__(self, limit: WorkLimit, items: int, size: int) -> None:
+        self._limit, self._items, self._size = limit, items, size
+
+    def __enter__(self) -> None:
+        self._limit.take(self._items, self._size)
+
+    def __exit__(self, *error: object) -> None:
+        self._limit.give_back(self._items, self._size)
 
 
 class WorkLimit:
@@ -27,17 +39,20 @@ class WorkLimit:
             held = metrics.gauge("admitted_bytes", "Bytes of the jobs admitted and not answered.")
             held.set_function(lambda: self.bytes)
 
-    @contextmanager
-    def admitted(self, items: int, size: int) -> Iterator[None]:
+    def admitted(self, items: int, size: int) -> Admitted:
         """Count the work in for the length of the block; Overloaded if it is too much."""
+        return Admitted(self, items, size)
+
+    def take(self, items: int, size: int) -> None:
+        """Count the work in; Overloaded, and nothing counted, if it is too much."""
         self._check(items, size)
         self.items += items
         self.bytes += size
-        try:
-            yield
-        finally:
-            self.items -= items
-            self.bytes -= size
+
+    def give_back(self, items: int, size: int) -> None:
+        """The work is answered."""
+        self.items -= items
+        self.bytes -= size
 
     def _check(self, items: int, size: int) -> None:
         if not self.items:

@@ -4,6 +4,8 @@ Parts
     Component     `start` / `stop`; a Taker can also `stop_taking`, a Finisher `finish(timeout)`.
     Loop          a Component around `run_once`, with an interval, nudges and backoff.
     Tasks         owns background tasks; when one dies the process drains.
+    Overdue       finds what takes longer than it may, with one timer for all.
+    together      several things at once; a lone one costs no task.
     Readiness     which dependencies are up; the health service shows it.
     DrainSignal   what long streams await, so that they end politely.
     Process       holds these and the components, and runs them in order.
@@ -27,11 +29,12 @@ from services.mesh.runtime.backoff import Backoff
 from services.mesh.runtime.component import Component, Finisher, Hooks, StartupError, Taker
 from services.mesh.runtime.drain import DrainSignal
 from services.mesh.runtime.loop import Counts, Loop
+from services.mesh.runtime.overdue import Overdue
 from services.mesh.runtime.process import Process
 from services.mesh.runtime.readiness import Dependency, Readiness
 from services.mesh.runtime.service import run_service
 from services.mesh.runtime.tally import Tally
-from services.mesh.runtime.tasks import Tasks
+from services.mesh.runtime.tasks import Tasks, together
 
 __all__ = [
     "Backoff",
@@ -42,6 +45,7 @@ __all__ = [
     "Finisher",
     "Hooks",
     "Loop",
+    "Overdue",
     "Process",
     "Readiness",
     "StartupError",
@@ -50,4 +54,5 @@ __all__ = [
     "Tasks",
     "deadline",
     "run_service",
+    "together",
 ]

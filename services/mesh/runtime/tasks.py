@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -13,6 +13,15 @@ from services.mesh.runtime import deadline
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+async def together(*work: Awaitable[T]) -> list[T]:
+    """As `asyncio.gather`, but what is alone gets no task of its own: that is most of what a lone
+    job would pay for being one of a batch.
+    """
+    if len(work) == 1:
+        return [await work[0]]
+    return await asyncio.gather(*work)
 
 
 class Tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -70,6 +71,9 @@ class BusAnnouncer:
         for type_, when in soon.items():
             later = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(when.first), more=when.more)
             await self._publish(self._subjects.due(type_), later.SerializeToString())
+        # The driver writes in a task of its own. Without its turn now, a nudge would wait until the
+        # answer to whoever stored the jobs is made and sent, and the jobs with it.
+        await asyncio.sleep(0)
 
     async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None:
         nudge = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(next_time), schedule=True)

@@ -25,6 +25,7 @@ from services.mesh.jobs.model import AlikeJobs, NewJob
 from services.mesh.jobs.record import record
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import CHUNK, BucketMap, Group, free_buckets, place, takers
+from services.mesh.runtime import together
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
@@ -60,6 +61,9 @@ class Stored:
 
 Outcome = Stored | MeshError
 
+#: Until it is placed; made once, for making an error costs more than placing a job.
+UNDECIDED = NoHealthyShard()
+
 
 @record
 class StoredAlike:
@@ -93,7 +97,7 @@ class Submission:
 
     async def put(self, drafts: Sequence[Draft]) -> list[Outcome]:
         """One outcome per draft, in order."""
-        outcomes: list[Outcome] = [NoHealthyShard()] * len(drafts)
+        outcomes: list[Outcome] = [UNDECIDED] * len(drafts)
         tied = [at for at, draft in enumerate(drafts) if draft.wish is not None]
         if not tied:
             await self._put(drafts, range(len(drafts)), outcomes, avoid=frozenset())
@@ -108,9 +112,7 @@ class Submission:
     async def put_alike(self, like: NewJob, inputs: Sequence[bytes]) -> list[AlikeOutcome]:
         """Jobs without keys and ties that differ in their inputs only: chunk by chunk, in order."""
         chunks = [inputs[at : at + CHUNK] for at in range(0, len(inputs), CHUNK)]
-        return await asyncio.gather(
-            *(self._put_chunk(like, chunk, frozenset()) for chunk in chunks)
-        )
+        return await together(*(self._put_chunk(like, chunk, frozenset()) for chunk in chunks))
 
     async def _put_chunk(
         self, like: NewJob, inputs: Sequence[bytes], avoid: Collection[str]
@@ -172,7 +174,7 @@ class Submission:
         )
         for place_ in placement.homeless:
             outcomes[items[place_]] = NoHealthyShard()
-        await asyncio.gather(
+        await together(
             *(
                 self._put_group(drafts, items, group, bucket_map, outcomes, avoid)
                 for group in placement.groups
@@ -224,7 +226,7 @@ class Submission:
         return await self._stored(group.shard, jobs, epoch)
 
     def _now_ms(self) -> int:
-        return int(self._clock.now().timestamp() * 1000)
+        return self._clock.now_us() // 1000
 
     async def _stored(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         try:

@@ -112,7 +112,7 @@ async def test_the_room_of_what_took_long_is_given_on_once(monkeypatch):
     turnstile = Turnstile(most=1, late=0.001)
     async with turnstile.passing("blue", 1), asyncio.timeout(10), turnstile.passing("blue", 1):
         pass
-    monkeypatch.setattr(turnstile, "_late", 3600)
+    monkeypatch.setattr(turnstile._late, "_seconds", 3600)
     yard = Yard(turnstile)
     yard.send("a", "blue", 1)
     yard.send("b", "blue", 1)

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from services.mesh.errors import Draining
-from services.mesh.runtime import Tasks, deadline
+from services.mesh.runtime import Tasks, deadline, together
 
 
 async def fail() -> None:
@@ -96,3 +96,19 @@ async def test_deadline_is_narrowed_and_never_widened() -> None:
 async def test_deadline_in_the_past_leaves_zero_seconds() -> None:
     deadline.start(-1.0)
     assert deadline.remaining() == 0.0
+
+
+async def _whose() -> asyncio.Task[None] | None:
+    return asyncio.current_task()
+
+
+async def test_what_is_alone_needs_no_task() -> None:
+    assert await together() == []
+    assert await together(_whose()) == [asyncio.current_task()]
+    assert len({*await together(_whose(), _whose()), asyncio.current_task()}) == 3
+
+
+async def test_the_error_of_one_is_the_error_of_all() -> None:
+    for work in ([fail()], [fail(), _whose()]):
+        with pytest.raises(OSError, match="away"):
+            await together(*work)

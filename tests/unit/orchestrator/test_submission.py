@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -154,6 +155,15 @@ def draft(key: str = "", content: bytes = b"same") -> Draft:
 @pytest.fixture
 def stand() -> Stand:
     return Stand()
+
+
+async def test_a_lone_job_is_stored_by_the_very_task_that_was_asked_to(stand):
+    tasks: set[asyncio.Task[Any] | None] = set()
+    for store in stand.stores.values():
+        store.wait = lambda: tasks.add(asyncio.current_task())
+    await stand.put(1)
+    await stand.put_alike(1)
+    assert tasks == {asyncio.current_task()}
 
 
 async def test_a_batch_is_stored_whole_in_one_shard_and_its_type_nudged(stand):

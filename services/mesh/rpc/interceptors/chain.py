@@ -73,11 +73,7 @@ class Chain:
             try:
                 self._begin(call, streaming=False)
                 self._check(method, request)
-                if call.limit is None:
-                    response = await behaviour(request, context)
-                else:
-                    async with asyncio.timeout(call.limit):
-                        response = await behaviour(request, context)
+                response = await behaviour(request, context)
             except BaseException as error:
                 await self._failed(call, error)
                 raise
@@ -118,6 +114,7 @@ class Chain:
         self._admission.enter(call.method.share)
 
     def _end(self, call: Call, code: Code, error: BaseException | None) -> None:
+        self._deadlines.end(call)
         self._admission.leave()
         self._metrics.end(call, code)
         if self._spans.enabled:
@@ -126,6 +123,8 @@ class Chain:
 
     async def _failed(self, call: Call, error: BaseException) -> None:
         """End the call: aborts it with a status, or returns to let the error pass as it is."""
+        if isinstance(error, asyncio.CancelledError) and self._deadlines.expired(call):
+            error = TimeoutError()
         if _passes(error):
             self._end(call, Code.CANCELLED, None)
             return

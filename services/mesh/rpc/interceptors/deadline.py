@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from services.mesh.rpc.interceptors.method import Call
-from services.mesh.runtime import deadline
+from services.mesh.runtime import Overdue, deadline
 
 
 class Deadlines:
@@ -11,10 +13,27 @@ class Deadlines:
 
     def __init__(self, limit: float = 60.0) -> None:
         self._limit = limit
+        self._unbounded: Overdue[Call] = Overdue(limit, _cut)
 
     def begin(self, call: Call, *, streaming: bool) -> None:
         remaining = call.context.time_remaining()
         if remaining is None and not streaming:
-            remaining = call.limit = self._limit
+            remaining = self._limit
+            call.task = asyncio.current_task()
+            self._unbounded.begin(call)
         # Each call has a task of its own, so there is nothing to restore afterwards.
         deadline.start(remaining)
+
+    def end(self, call: Call) -> None:
+        if call.task is not None:
+            self._unbounded.end(call)
+
+    def expired(self, call: Call) -> bool:
+        """Whether the cancellation that reached the handler was ours; it is over then."""
+        return call.late and call.task is not None and call.task.uncancel() == 0
+
+
+def _cut(call: Call) -> None:
+    call.late = True
+    if call.task is not None:
+        call.task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -31,11 +32,12 @@ class Method:
 class Call:
     """One call under way."""
 
-    __slots__ = ("began", "context", "limit", "method", "span")
+    __slots__ = ("began", "context", "late", "method", "span", "task")
 
     def __init__(self, method: Method, context: Any) -> None:
         self.method, self.context = method, context
         self.began = time.perf_counter()
         self.span: Span = NO_SPAN
-        #: Seconds the handler may take, where the caller set no deadline.
-        self.limit: float | None = None
+        #: Of the handler, where the caller set no deadline; `late`: it was cancelled for that.
+        self.task: asyncio.Task[Any] | None = None
+        self.late = False
