@@ -20,7 +20,9 @@ class OrchestratorConfig(ShardsConfig, NatsConfig, EtcdConfig, ServiceConfig):
         5.0, "Longest time one statement may take before it is given up.", low=0.1
     )
     stats_seconds: float = setting(
-        0.2, "Least time between two reads of the backlog while things change.", low=0.05
+        0.2,
+        "Least time between two reads of the backlog while jobs wait; more while none does.",
+        low=0.05,
     )
     stats_cap: int = setting(
         10_000, "Up to how many due jobs per type and shard are counted.", low=1

@@ -62,7 +62,8 @@ class Committer:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._count = metrics.counter("reports", "Reports by what the row said.", ("verdict",))
+        count = metrics.counter("reports", "Reports by what the row said.", ("verdict",))
+        self._counts = {verdict: count.labels(verdict.value) for verdict in Verdict}
         self._size = metrics.histogram(
             "report_batch_size", "Reports per statement.", buckets=(1, 2, 5, 10, 50, 100, 500, 1000)
         )
@@ -148,9 +149,9 @@ class Committer:
         return self._counted([_VERDICTS[outcome] for outcome in outcomes])
 
     def _counted(self, verdicts: list[Verdict]) -> list[Verdict]:
-        for verdict in Verdict:
+        for verdict, counter in self._counts.items():
             if count := verdicts.count(verdict):
-                self._count.labels(verdict.value).inc(count)
+                counter.inc(count)
         return verdicts
 
 

@@ -17,6 +17,9 @@ ZERO = timedelta(0)
 
 #: A read may take at most this share of the time: a huge backlog is read less often.
 DUTY = 0.05
+#: Where nothing waits, the next read may come so many times later: jobs that come one by one and
+#: are run at once change the load all the time, and each read is a statement per shard.
+CALM = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ class Load:
     types: list[TypeLoad]
     time: datetime
     missing: list[str]
+
+    @property
+    def calm(self) -> bool:
+        """Whether no job waits, as far as all shards know."""
+        return not self.missing and not any(stat.backlog for stat in self.types)
 
 
 def merge(stats: Iterable[BacklogStat]) -> list[TypeLoad]:
@@ -89,7 +97,7 @@ class Statistics:
                 load = await self.read()
                 yield load
                 took = self._clock.monotonic() - began
-                await self._drain.sleep(max(self._spacing, took / DUTY))
+                await self._drain.sleep(max(self._spacing_after(load), took / DUTY))
                 await self._until_change(change, self._pause(load, interval))
         finally:
             self._changes.discard(change)
@@ -107,6 +115,9 @@ class Statistics:
         missing = [name for name, answer in zip(names, answers, strict=True) if answer is None]
         types = merge(stat for answer in answers if answer is not None for stat in answer)
         return Load(types, self._clock.now(), missing)
+
+    def _spacing_after(self, load: Load) -> float:
+        return self._spacing * CALM if load.calm else self._spacing
 
     def _pause(self, load: Load, interval: float) -> float:
         """Until the next job is due, or the interval is over."""
