@@ -16,7 +16,7 @@ from services.mesh.wire.values import duration, micros_of, timestamp
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.times import Shown
 from services.scheduler.domain.views import TickReport, View
-from services.scheduler.domain.word import Word
+from services.scheduler.domain.word import Served, Word
 
 # --- the broker
 
@@ -47,7 +47,13 @@ def nudge_from_bytes(payload: bytes, type_: str) -> Word:
         raise ValueError(f"not a nudge: {error}") from error
     types = list(message.types) or [type_]
     return Word(
-        message.shard, types, message.due_time_us, message.more, message.schedule, message.long_due
+        message.shard,
+        types,
+        message.due_time_us,
+        message.more,
+        message.schedule,
+        message.long_due,
+        message.number,
     )
 
 
@@ -61,6 +67,21 @@ def nudge_to_bytes(
     if first is not None:
         nudge.due_time_us, nudge.more = micros_of(first), True
     return nudge.SerializeToString()
+
+
+def served_from_bytes(payload: bytes) -> Served:
+    """Read another scheduler's word that work was taken."""
+    try:
+        message = bus_pb2.Served.FromString(payload)
+    except DecodeError as error:
+        raise ValueError(f"no word of work that was taken: {error}") from error
+    return Served(message.type, message.shard, frozenset(message.nudges))
+
+
+def served_to_bytes(served: Served) -> bytes:
+    return bus_pb2.Served(
+        type=served.type, shard=served.shard, nudges=served.nudges
+    ).SerializeToString()
 
 
 def stop_to_bytes(job_id: UUID, fence: int) -> bytes:

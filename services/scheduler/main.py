@@ -68,8 +68,8 @@ async def build(config: SchedulerConfig, process: Process) -> None:
         process.add(component)
     process.add(Compactor(etcd, enabled=scheduler.membership.keeps_mesh))
     parking, board = scheduler.parking, scheduler.board
-    ended = scheduler.parents_ended
-    told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn)
+    ended, served = scheduler.parents_ended, scheduler.claimer.served
+    told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn, served)
     process.add(Intake(bus, subjects, identity.scheduler_id, *told))
     server = Server.from_config(process, config)
     server.add(add_SchedulerServiceServicer_to_server, SchedulerServicer(scheduler.console))

@@ -5,7 +5,7 @@ The lease and registry ports are the chassis's own (`services.mesh.lease.port`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -24,6 +24,7 @@ from services.mesh.store.answers import (
 )
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.times import Shown
+from services.scheduler.domain.word import Served
 
 
 class Shard(Protocol):
@@ -120,6 +121,10 @@ class Broker(Protocol):
         """Tell all schedulers that a shard has due work, some of it for long; or will have soon,
         from `first` on.
         """
+        ...
+
+    async def served(self, scheduler_ids: Iterable[str], served: Served) -> None:
+        """Tell these schedulers that the work which some nudges told of was taken. May be lost."""
         ...
 
     async def call(self, type_: str) -> None:

@@ -163,8 +163,8 @@ class SchedulerProcess(Process):
         for component in scheduler.components():
             await component.start()
         parking, board = scheduler.parking, scheduler.board
-        ended = scheduler.parents_ended
-        told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn)
+        ended, served = scheduler.parents_ended, scheduler.claimer.served
+        told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn, served)
         intake = Intake(self.bus, SUBJECTS, name, *told)
         await intake.start()
 

@@ -35,6 +35,7 @@ class Nudge(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     SCHEDULE_FIELD_NUMBER: _builtins.int
     LONG_DUE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     """The shard that has the work."""
     due_time_us: _builtins.int
@@ -46,6 +47,10 @@ class Nudge(_message.Message):
     long_due: _builtins.bool
     """Some of the work has been due for long: it came back, or may go only now. Claims that begin where an earlier one
     found nothing more would pass it over.
+    """
+    number: _builtins.int
+    """Names the nudge, so that `Served` can say which ones it is about; any number that another one hardly has. 0: it has
+    no name.
     """
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -60,14 +65,49 @@ class Nudge(_message.Message):
         more: _builtins.bool = ...,
         schedule: _builtins.bool = ...,
         long_due: _builtins.bool = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "long_due", b"long_due", "more", b"more", "schedule", b"schedule", "shard", b"shard", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "long_due", b"long_due", "more", b"more", "number", b"number", "schedule", b"schedule", "shard", b"shard", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Nudge: _TypeAlias = Nudge  # noqa: Y015
+
+@_typing.final
+class Served(_message.Message):
+    """Served says that a claim has taken all the work that these nudges told of; `served_at.<scheduler_id>`, to each other
+    scheduler. One that has no credit need not look for that work when it gets some.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    NUDGES_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """The type."""
+    shard: _builtins.str
+    """The shard that had the work."""
+    @_builtins.property
+    def nudges(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nudge.number of each."""
+
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        shard: _builtins.str = ...,
+        nudges: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nudges", b"nudges", "shard", b"shard", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Served: _TypeAlias = Served  # noqa: Y015
 
 @_typing.final
 class Grab(_message.Message):

@@ -45,6 +45,10 @@ class Subjects:
         """A worker answers the call of this scheduler with a grab."""
         return f"{self.prefix}.grab_at.{_checked(scheduler_id)}"
 
+    def served_at(self, scheduler_id: str) -> str:
+        """The work that some nudges told of was taken: to a scheduler that heard them, too."""
+        return f"{self.prefix}.served_at.{_checked(scheduler_id)}"
+
     def call(self, type_: str) -> str:
         """A scheduler is short of room for due work: to all workers of the type."""
         return f"{self.prefix}.call.{_checked(type_)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -66,7 +67,8 @@ class BusAnnouncer:
         long: Collection[str] = (),
     ) -> None:
         for type_ in types:
-            nudge = bus_pb2.Nudge(shard=shard, long_due=type_ in long)
+            number = random.getrandbits(64)
+            nudge = bus_pb2.Nudge(shard=shard, long_due=type_ in long, number=number)
             await self._publish(self._subjects.due(type_), nudge.SerializeToString())
         for type_, when in soon.items():
             later = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(when.first), more=when.more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -17,12 +17,14 @@ from services.scheduler.convert import (
     grab_from_bytes,
     nudge_from_bytes,
     nudge_to_bytes,
+    served_from_bytes,
+    served_to_bytes,
     stop_to_bytes,
     withdrawal_from_bytes,
 )
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.times import Shown
-from services.scheduler.domain.word import Word
+from services.scheduler.domain.word import Served, Word
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,11 @@ class BusBroker:
         nudge = nudge_to_bytes(shard, types, first, long_due=long_due)
         await self._bus.publish(self._subjects.due(types[0]), nudge)
 
+    async def served(self, scheduler_ids: Iterable[str], served: Served) -> None:
+        word = served_to_bytes(served)
+        for scheduler_id in scheduler_ids:
+            await self._bus.publish(self._subjects.served_at(scheduler_id), word)
+
     async def call(self, type_: str) -> None:
         here = self._subjects.grab_at(self._scheduler_id)
         await self._bus.publish(self._subjects.call(type_), b"", reply=here)
@@ -80,8 +87,8 @@ class BusBroker:
 
 
 class Intake:
-    """What comes in: nudges, word of ends and withdrawals to every scheduler, grabs to one of them,
-    or to the one whose call they answer.
+    """What comes in: nudges, word of ends and withdrawals to every scheduler, what others have
+    served, grabs to one of them, or to the one whose call they answer.
 
     A component. On drain it ceases to take grabs, then has those that wait sent elsewhere.
     """
@@ -96,15 +103,17 @@ class Intake:
         ended: Callable[[str], None],
         closing: Callable[[], Awaitable[None]],
         withdrawn: Callable[[Grab], None],
+        served: Callable[[Served], None],
     ) -> None:
         self.name = "intake"
         self._bus, self._subjects, self._scheduler_id = bus, subjects, scheduler_id
         self._grabbed, self._heard, self._closing = grabbed, heard, closing
-        self._ended, self._withdrawn = ended, withdrawn
+        self._ended, self._withdrawn, self._served = ended, withdrawn, served
         self._grabs: list[Subscription] = []
         self._withdrawals: Subscription | None = None
         self._nudges: Subscription | None = None
         self._ends: Subscription | None = None
+        self._others: Subscription | None = None
 
     async def start(self) -> None:
         self._nudges = await self._bus.subscribe(self._subjects.all_due, self._on_nudge)
@@ -112,6 +121,8 @@ class Intake:
         self._withdrawals = await self._bus.subscribe(
             self._subjects.all_withdrawals, self._on_withdrawal
         )
+        served = self._subjects.served_at(self._scheduler_id)
+        self._others = await self._bus.subscribe(served, self._on_served)
         here = self._subjects.grab_at(self._scheduler_id)
         self._grabs = [
             await self._bus.subscribe(here, self._on_grab),
@@ -131,7 +142,8 @@ class Intake:
         nudges, self._nudges = self._nudges, None
         ends, self._ends = self._ends, None
         withdrawals, self._withdrawals = self._withdrawals, None
-        for subscription in (nudges, ends, withdrawals):
+        others, self._others = self._others, None
+        for subscription in (nudges, ends, withdrawals, others):
             if subscription is not None:
                 await subscription.unsubscribe()
 
@@ -153,6 +165,12 @@ class Intake:
         try:
             type_ = self._subjects.tail(message.subject)
             self._heard(nudge_from_bytes(message.payload, type_))
+        except ValueError as error:
+            _malformed(message, error)
+
+    def _on_served(self, message: Message) -> None:
+        try:
+            self._served(served_from_bytes(message.payload))
         except ValueError as error:
             _malformed(message, error)
 

@@ -49,7 +49,9 @@ class DueBoard:
             self.on_soon(word)
             return
         for type_ in word.types:
-            self.flags.raise_(type_, word.shard, told=True, long_due=word.long_due)
+            self.flags.raise_(
+                type_, word.shard, told=True, long_due=word.long_due, nudge=word.number
+            )
             if word.long_due:
                 self.on_long_due(type_, word.shard)
         credit = [self.has_credit(type_) for type_ in word.types]

@@ -10,7 +10,8 @@ them: it calls the workers of the type, and those whose grab has been out for lo
 straight to the caller.
 
 What that costs. At rest: nothing, since only word of work leads to a look. While others serve the
-type: at most two looks a second, fewer where they are slow (`looks`). While all workers are busy:
+type, and say so: nothing; while they are too busy for that: at most two looks a second, fewer where
+they are slow (`looks`). While all workers are busy:
 the same, and a call now and then that nobody answers, since whoever has no room has no grab out.
 """
 
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 10.0
 #: From word of work without credit to the look.
 LOOK_SECONDS = 0.5
+#: Alarms are as exact as the loop's clock: one that rings this early is in time.
+SLACK = 0.01
 #: Work that has been due for so long is served by nobody: with credit a claim takes milliseconds.
 LATE = timedelta(seconds=0.3)
 
@@ -66,7 +69,7 @@ class Caller(Loop):
 
     async def run_once(self) -> Counts:
         """Call for what stays undone."""
-        unserved = self._unserved()
+        unserved = self._unserved(self._clock.monotonic())
         late: set[str] = set()
         for shard, marks in unserved.items():
             late |= await self._late(shard, marks)
@@ -78,8 +81,10 @@ class Caller(Loop):
             self._alarm.set(LOOK_SECONDS if wait is None else wait)
         return {"called": len(called)}
 
-    def _unserved(self) -> dict[str, dict[str, int]]:
-        """By shard and type, the marks of flags that are up for want of credit."""
+    def _unserved(self, now: float) -> dict[str, dict[str, int]]:
+        """By shard and type, the marks of flags that are up for want of credit. Those that went up
+        only now have a look of their own when it is time.
+        """
         found: dict[str, dict[str, int]] = {}
         served: dict[tuple[str, str], int] = {}
         board, flags = self._board, self._board.flags
@@ -90,6 +95,8 @@ class Caller(Loop):
                 mark = flags.mark(type_, shard) or 0
                 if self._served.get((type_, shard)) == mark:
                     served[type_, shard] = mark
+                elif (early := flags.since(type_, shard) + LOOK_SECONDS - SLACK - now) > 0:
+                    self._alarm.set(early + SLACK)
                 elif self._shards.gate(shard).open:
                     found.setdefault(shard, {})[type_] = mark
         self._served = served

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -38,6 +38,7 @@ from services.scheduler.domain.limits import BatchLimits
 from services.scheduler.domain.pace import Pace, PaceRules
 from services.scheduler.domain.shares import Share, ShareRules
 from services.scheduler.domain.times import EPOCH, Shown, micros
+from services.scheduler.domain.word import Served
 from services.scheduler.ports import Broker, Shard
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class _Claim:
     shard: str
     limit: int
     mark: int
+    nudges: Collection[int]
+    """All that the flag was raised by, if nothing else raised it."""
     began: float
     ahead: timedelta
     recent: timedelta | None
@@ -82,6 +85,16 @@ class _Claim:
     """It leaves aside only what an earlier one did not find either."""
     settings: TypeSettings | None = None
     """Set if the type has limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What is left to do when a claim has ended."""
+
+    full: Grab | None
+    """A grab whose room is used up, to be answered."""
+    served: Collection[int]
+    """The nudges whose work it brought, all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,8 @@ class Claimer(Loop):
         self.claims = Tally()
         #: Told of each claim that came back short.
         self.on_short: Callable[[Short], None] = lambda short: None
+        #: The other schedulers.
+        self.others: Callable[[], Collection[str]] = frozenset
 
     async def run_once(self) -> Counts:
         """Begin every claim that can begin now; they end by themselves. How many."""
@@ -204,6 +219,7 @@ class Claimer(Loop):
         self._under_way.add((grab.type, shard))
         self._per_shard[shard] += 1
         mark = self._board.flags.begin(grab.type, shard)
+        nudges = self._board.flags.nudges(grab.type, shard)
         limit = self._limits.limit(grab.type, grab.credit)
         ahead = self._rules.ahead_for(grab)
         settings = self._bounds.settings(grab.type)
@@ -219,6 +235,7 @@ class Claimer(Loop):
             shard,
             limit,
             mark,
+            nudges,
             now,
             ahead,
             None if recent is None else timedelta(seconds=recent),
@@ -253,11 +270,11 @@ class Claimer(Loop):
             extra = {"action": "claim_failed", "shard": claim.shard, "type": claim.grab.type}
             log.info("claim failed: %s", error, extra=extra)
         finally:
-            full = self._end(claim, brought)
-        if full is not None:
-            await self._answer_empty(full)
+            after = self._end(claim, brought)
+        if after.full is not None:
+            await self._answer_empty(after.full)
         if brought is not None and brought.jobs:
-            await self._hint(claim.shard, brought)
+            await self._tell(claim, brought, after.served)
 
     async def _ask(self, claim: _Claim) -> ClaimAnswer:
         grab, shard = claim.grab, claim.shard
@@ -294,7 +311,7 @@ class Claimer(Loop):
         per_key = settings.max_running_per_key
         return await store.claim_keyed(grab.type, grab.worker_id, claim.limit, per_key, held)
 
-    def _end(self, claim: _Claim, brought: ClaimAnswer | None) -> Grab | None:
+    def _end(self, claim: _Claim, brought: ClaimAnswer | None) -> _After:
         """Put flag and credit right; a claim that failed costs neither."""
         grab, shard = claim.grab, claim.shard
         count = 0 if brought is None else len(brought.jobs)
@@ -302,7 +319,9 @@ class Claimer(Loop):
         stuck = brought is not None and short and brought.skipped and not brought.more
         left = brought is not None and (brought.skipped or brought.more)
         exhausted = short and not left and (claim.recent is None or claim.shallow)
-        self._board.flags.end(grab.type, shard, claim.mark, exhausted=exhausted)
+        self._board.flags.end(
+            grab.type, shard, claim.mark, exhausted=exhausted, nudges=claim.nudges
+        )
         if claim.settings is not None:
             # Not if the flag was raised meanwhile: new work may have keys with room.
             mark = self._board.flags.mark(grab.type, shard)
@@ -320,7 +339,16 @@ class Claimer(Loop):
             self.on_short(Short(grab.type, shard, claim.began, count, until))
             if self._rules.ahead and not claim.ahead:
                 self._look_again(claim)
-        return full
+        # What it did not bring somebody else has taken, or may fail to: then that one says so.
+        has_all = exhausted and count >= len(claim.nudges)
+        return _After(full, claim.nudges if has_all else ())
+
+    def served(self, word: Served) -> None:
+        """Another scheduler took the work that some nudges told of. Not if we are asking for it,
+        too: what we have locked it has passed over.
+        """
+        if (word.type, word.shard) not in self._under_way:
+            self._board.flags.served(word.type, word.shard, word.nudges)
 
     def _look_again(self, claim: _Claim) -> None:
         """Timers go off ahead, and this claim did not look ahead: what is due in a moment may be
@@ -389,9 +417,12 @@ class Claimer(Loop):
             extra = {"action": "take_back_failed", "shard": claim.shard, "count": len(jobs)}
             log.warning("unsent jobs are left to the sweep: %s", error, extra=extra)
 
-    async def _hint(self, shard: str, answer: ClaimAnswer) -> None:
+    async def _tell(self, claim: _Claim, answer: ClaimAnswer, served: Collection[int]) -> None:
         with suppress(DependencyUnavailable):
-            await self._broker.hint(shard, answer.events)
+            if served and (others := self.others()):
+                word = Served(claim.grab.type, claim.shard, served)
+                await self._broker.served(others, word)
+            await self._broker.hint(claim.shard, answer.events)
 
     async def _answer_empty(self, grab: Grab) -> None:
         with suppress(DependencyUnavailable):

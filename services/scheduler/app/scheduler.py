@@ -84,7 +84,8 @@ class Scheduler:
         self._measures = Measures(life.metrics)
         shards_up = life.readiness.require("shards")
         self.shards = Shards(outside.stores, life.tasks, shards_up, self._measures)
-        self.board = DueBoard(DueFlags(), CreditBook(rules.park), outside.broker)
+        flags = DueFlags(now=life.clock.monotonic)
+        self.board = DueBoard(flags, CreditBook(rules.park), outside.broker)
         self.board.serve(outside.stores)
         self.limits = Limits(identity.scheduler_id, outside.types, outside.places, life.clock)
         self.claimer = self._make_claimer(rules, outside, life)
@@ -157,6 +158,7 @@ class Scheduler:
         self.board.on_soon = lambda word: self.keepings[word.shard].heard(word)
         self.limits.wake = self.claimer.nudge
         self.limits.members = lambda: self.membership.members
+        self.claimer.others = lambda: self.membership.members - {self.membership.member}
         self.claimer.on_short = self._came_back_short
         self.shards.on_open(self._shard_open)
         self.membership.on_change(self._members_changed)

@@ -8,12 +8,33 @@ before the new work was there.
 A flag also remembers whether the other schedulers know. A nudge was heard by all; what this one
 found by itself was not, and must be told when there is no credit here to act on it; so must it be
 that some of the work has been due for long.
+
+And it remembers the nudges that raised it, as long as it was nothing else and they are few. When
+another scheduler says that it has taken the work of all of them, the flag goes down: else whoever
+has no credit now would look for that work as soon as a worker's next grab comes to it, and at the
+rate of lone jobs every other claim would be for nothing. By name, since the other one may have
+looked before it heard the latest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from itertools import count
+from math import inf
+
+#: Nudges that a flag remembers. Of more there is a stream, and a claim will find something.
+MOST_NUDGES = 8
+
+
+@dataclass(slots=True)
+class _Flag:
+    mark: int
+    """Of the latest raising."""
+    since: float
+    """When it was first raised."""
+    nudges: set[int] | None
+    """The names of all that raised it; None: something without a name did, or too many."""
 
 
 class DueFlags:
@@ -21,24 +42,26 @@ class DueFlags:
     again.
     """
 
-    def __init__(self, most: int = 50_000) -> None:
-        self._most = most
-        # Type -> shard -> mark of the latest raising. Marks are never used twice, so that a claim
-        # cannot mistake a flag that was lowered and raised again for the one it began with. The
-        # order of both is the order of service: what was claimed from goes to the end.
-        self._flags: dict[str, dict[str, int]] = {}
+    def __init__(self, most: int = 50_000, now: Callable[[], float] = lambda: -inf) -> None:
+        self._most, self._now = most, now
+        # By type, then shard. Marks are never used twice, so that a claim cannot mistake a flag
+        # that was lowered and raised again for the one it began with. The order of both is the
+        # order of service: what was claimed from goes to the end.
+        self._flags: dict[str, dict[str, _Flag]] = {}
         self._marks = count(1)
         self._count = 0
         # What others do not know; whether it is that some has been due for long.
         self._untold: dict[tuple[str, str], bool] = {}
 
-    def raise_(self, type_: str, shard: str, *, told: bool, long_due: bool = False) -> int:
+    def raise_(
+        self, type_: str, shard: str, *, told: bool, long_due: bool = False, nudge: int = 0
+    ) -> int:
         """There may be due work. `told`: the other schedulers heard it, too. `long_due`: some of it
-        has been due for long. Returns the mark.
+        has been due for long. `nudge`: the name of the nudge that said so, if it has one. Returns
+        the mark.
         """
-        shards = self._flags.setdefault(type_, {})
-        self._count += shard not in shards
-        mark = shards[shard] = next(self._marks)
+        mark = next(self._marks)
+        self._raise(type_, shard, mark, 0 if long_due else nudge)
         known_long = self._untold.get((type_, shard), False)
         if not told:
             self._untold[type_, shard] = known_long or long_due
@@ -47,6 +70,19 @@ class DueFlags:
         if self._count > self._most:
             self._forget_oldest()
         return mark
+
+    def _raise(self, type_: str, shard: str, mark: int, nudge: int) -> None:
+        shards = self._flags.setdefault(type_, {})
+        flag = shards.get(shard)
+        if flag is None:
+            self._count += 1
+            shards[shard] = _Flag(mark, self._now(), {nudge} if nudge else None)
+            return
+        flag.mark = mark
+        if flag.nudges is not None and nudge and len(flag.nudges) < MOST_NUDGES:
+            flag.nudges.add(nudge)
+        else:
+            flag.nudges = None
 
     def is_raised(self, type_: str, shard: str) -> bool:
         return shard in self._flags.get(type_, {})
@@ -61,24 +97,51 @@ class DueFlags:
 
     def mark(self, type_: str, shard: str) -> int | None:
         """The mark of the latest raising; None: the flag is down."""
-        return self._flags.get(type_, {}).get(shard)
+        flag = self._flags.get(type_, {}).get(shard)
+        return None if flag is None else flag.mark
+
+    def since(self, type_: str, shard: str) -> float:
+        """When a flag that is up was first raised."""
+        return self._flags[type_][shard].since
+
+    def nudges(self, type_: str, shard: str) -> frozenset[int]:
+        """The nudges that raised the flag; none if something else did, too."""
+        flag = self._flags.get(type_, {}).get(shard)
+        return frozenset(() if flag is None else flag.nudges or ())
+
+    def served(self, type_: str, shard: str, nudges: Collection[int]) -> None:
+        """The work of these nudges was taken by another: without others the flag goes down."""
+        flag = self._flags.get(type_, {}).get(shard)
+        if flag is not None and flag.nudges is not None:
+            flag.nudges.difference_update(nudges)
+            if not flag.nudges:
+                self._lower(type_, shard)
 
     def begin(self, type_: str, shard: str) -> int:
         """A claim begins: type and shard go to the end of the line. Returns the mark for `end`."""
         shards = self._flags[type_] = self._flags.pop(type_)
-        mark = shards[shard] = shards.pop(shard)
-        return mark
+        flag = shards[shard] = shards.pop(shard)
+        return flag.mark
 
-    def end(self, type_: str, shard: str, mark: int, *, exhausted: bool) -> bool:
-        """A claim ended. Lowers the flag if it saw the end and nothing was raised since `mark`.
+    def end(
+        self, type_: str, shard: str, mark: int, *, exhausted: bool, nudges: Collection[int] = ()
+    ) -> bool:
+        """A claim ended that began with these `nudges`. Lowers the flag if it saw the end and
+        nothing was raised since `mark`.
 
         Returns whether the flag is down.
         """
-        now = self._flags.get(type_, {}).get(shard)
-        if exhausted and now == mark:
+        flag = self._flags.get(type_, {}).get(shard)
+        if flag is None:
+            return True
+        if exhausted and flag.mark == mark:
             self._lower(type_, shard)
             return True
-        return now is None
+        if not exhausted:
+            flag.nudges = None  # there is more, or what it had locked is free again
+        elif flag.nudges is not None:
+            flag.nudges.difference_update(nudges)
+        return False
 
     def untold(self, keeps: Callable[[str, str], bool]) -> dict[tuple[str, bool], list[str]]:
         """By shard and whether for long, the types that only this scheduler knows of, but for those

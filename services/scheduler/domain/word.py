@@ -1,8 +1,8 @@
-"""Word of work, as a nudge brings it."""
+"""Word of work, as a nudge brings it, and of its end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -20,7 +20,18 @@ class Word:
     """The work is a schedule, new or changed."""
     long_due: bool = False
     """Some of it has been due for long."""
+    number: int = 0
+    """The name of the nudge; 0: it has none."""
 
     @property
     def is_due(self) -> bool:
         return not (self.due_us or self.schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Word of another scheduler that it took all the work which some nudges told of."""
+
+    type: str
+    shard: str
+    nudges: Collection[int]

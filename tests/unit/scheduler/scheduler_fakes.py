@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
@@ -40,6 +40,7 @@ from services.scheduler.domain.credit import CreditBook, Grab
 from services.scheduler.domain.flags import DueFlags
 from services.scheduler.domain.limits import BatchLimits
 from services.scheduler.domain.times import Shown
+from services.scheduler.domain.word import Served
 from services.scheduler.ports import Shard
 
 T = TypeVar("T")
@@ -246,6 +247,7 @@ class FakeBroker:
     nudges: list[tuple[str, list[str]]] = field(default_factory=list)
     long_nudges: list[tuple[str, list[str]]] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    served_words: list[tuple[list[str], Served]] = field(default_factory=list)
 
     def _check(self) -> None:
         if self.refuses:
@@ -272,6 +274,10 @@ class FakeBroker:
         self.nudges.append((shard, list(types)))
         if long_due:
             self.long_nudges.append((shard, list(types)))
+
+    async def served(self, scheduler_ids: Iterable[str], served: Served) -> None:
+        self._check()
+        self.served_words.append((list(scheduler_ids), served))
 
     async def call(self, type_: str) -> None:
         self._check()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.scheduler.domain.flags import DueFlags
+from services.scheduler.domain.flags import MOST_NUDGES, DueFlags
 
 
 def test_a_claim_that_saw_the_end_lowers_the_flag() -> None:
@@ -96,6 +99,51 @@ def test_a_forgotten_flag_that_is_raised_again_survives_the_claim_that_began_bef
     assert not flags.end("a", "s0", mark, exhausted=True)
 
 
+def test_work_that_another_scheduler_took_lowers_the_flag() -> None:
+    flags = DueFlags()
+    flags.raise_("t", "s0", told=True, nudge=7)
+    flags.raise_("t", "s0", told=True, nudge=8)
+    flags.served("t", "s1", [7, 8])
+    flags.served("t", "s0", [7])
+    assert flags.is_raised("t", "s0"), "the other one may have looked before it heard the second"
+    flags.served("t", "s0", [8, 9])
+    assert flags.types() == []
+
+
+@pytest.mark.parametrize(
+    ("told", "long_due", "nudge"), [(True, False, 0), (False, False, 0), (True, True, 8)]
+)
+def test_what_was_raised_by_more_than_new_work_is_looked_at_here(
+    told: bool, long_due: bool, nudge: int
+) -> None:
+    flags = DueFlags()
+    flags.raise_("t", "s0", told=True, nudge=7)
+    flags.raise_("t", "s0", told=told, long_due=long_due, nudge=nudge)
+    flags.served("t", "s0", [7, 8])
+    assert flags.is_raised("t", "s0")
+    assert flags.nudges("t", "s0") == frozenset()
+
+
+def test_of_a_stream_of_nudges_none_is_remembered() -> None:
+    flags = DueFlags()
+    for nudge in range(1, MOST_NUDGES + 2):
+        flags.raise_("t", "s0", told=True, nudge=nudge)
+    flags.served("t", "s0", range(1, MOST_NUDGES + 2))
+    assert flags.is_raised("t", "s0")
+
+
+def test_a_flag_knows_since_when_it_is_up() -> None:
+    now = 1.0
+    flags = DueFlags(now=lambda: now)
+    flags.raise_("t", "s0", told=True, nudge=7)
+    now = 2.0
+    flags.raise_("t", "s0", told=True, nudge=8)
+    assert flags.since("t", "s0") == 1.0
+    flags.served("t", "s0", [7, 8])
+    flags.raise_("t", "s0", told=True, nudge=9)
+    assert flags.since("t", "s0") == 2.0
+
+
 class FlagMachine(RuleBasedStateMachine):
     """A shard with rows, nudges after each insert, claims that look at some moment in between.
 
@@ -157,3 +205,107 @@ class FlagMachine(RuleBasedStateMachine):
 
 FlagMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestFlagMachine = FlagMachine.TestCase
+
+
+@dataclass
+class Asking:
+    """A claim under way: what it began with, and what it has locked."""
+
+    mark: int
+    nudges: frozenset[int]
+    limit: int
+    locked: int | None = None
+    """None: it has not looked yet."""
+
+
+@dataclass
+class Hearer:
+    """One of two schedulers, with messages that have not reached it."""
+
+    flags: DueFlags = field(default_factory=DueFlags)
+    unheard: list[int] = field(default_factory=list)
+    words: list[frozenset[int]] = field(default_factory=list)
+    asking: Asking | None = None
+
+
+WHO = st.integers(0, 1)
+
+
+class TwoSchedulers(RuleBasedStateMachine):
+    """Two schedulers that claim from one shard, pass over what the other has locked, and tell each
+    other what they have served. Messages reach each of them in any order; claims may fail.
+
+    The rule that must hold: of rows that nobody has locked, and all have heard of, one of the two
+    knows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = (Hearer(), Hearer())
+        self.rows = self.nudges = 0
+
+    @rule(count=st.integers(1, 3))
+    def insert_commits(self, count: int) -> None:
+        self.rows += count
+        self.nudges += 1
+        for hearer in self.both:
+            hearer.unheard.append(self.nudges)
+
+    @rule(who=WHO, which=st.integers(0, 9))
+    def nudge_arrives(self, who: int, which: int) -> None:
+        hearer = self.both[who]
+        if hearer.unheard:
+            nudge = hearer.unheard.pop(which % len(hearer.unheard))
+            hearer.flags.raise_("t", "s", told=True, nudge=nudge)
+
+    @rule(who=WHO, limit=st.integers(1, 4))
+    def claim_is_sent(self, who: int, limit: int) -> None:
+        hearer = self.both[who]
+        if hearer.asking is None and hearer.flags.is_raised("t", "s"):
+            nudges = hearer.flags.nudges("t", "s")
+            hearer.asking = Asking(hearer.flags.begin("t", "s"), nudges, limit)
+
+    @rule(who=WHO)
+    def claim_looks(self, who: int) -> None:
+        asking = self.both[who].asking
+        if asking is not None and asking.locked is None:
+            asking.locked = min(asking.limit, self.rows)
+            self.rows -= asking.locked
+
+    @rule(who=WHO)
+    def claim_is_answered(self, who: int) -> None:
+        asking = self.both[who].asking
+        if asking is not None and asking.locked is not None:
+            exhausted = asking.locked < asking.limit
+            self._end(who, asking, exhausted=exhausted)
+            if exhausted and asking.locked >= len(asking.nudges):
+                self.both[1 - who].words.append(asking.nudges)
+
+    @rule(who=WHO)
+    def claim_fails(self, who: int) -> None:
+        asking = self.both[who].asking
+        if asking is not None:
+            self.rows += asking.locked or 0
+            self._end(who, asking, exhausted=False)
+
+    @rule(who=WHO, which=st.integers(0, 9))
+    def word_arrives(self, who: int, which: int) -> None:
+        hearer = self.both[who]
+        if hearer.words:
+            word = hearer.words.pop(which % len(hearer.words))
+            if hearer.asking is None:
+                hearer.flags.served("t", "s", word)
+
+    @invariant()
+    def rows_are_never_unknown_to_both(self) -> None:
+        if self.rows and not any(hearer.unheard or hearer.asking for hearer in self.both):
+            assert any(hearer.flags.is_raised("t", "s") for hearer in self.both)
+
+    def _end(self, who: int, asking: Asking, *, exhausted: bool) -> None:
+        hearer, nudges = self.both[who], asking.nudges
+        hearer.asking = None
+        hearer.flags.end("t", "s", asking.mark, exhausted=exhausted, nudges=nudges)
+
+
+TwoSchedulers.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestTwoSchedulers = TwoSchedulers.TestCase
