@@ -45,14 +45,15 @@ has no credit for it publishes a nudge, once per finding. What came by nudge is 
 
 **What was served** is told as well, by the names of the nudges: a claim that saw the end of the work
 it was nudged for says so to the others, whose flags go down. Else the one that had no credit would
-ask for that work as soon as the worker's next grab came to it. A word that is lost, comes late or is
-not said, as in a stream of nudges, costs such a claim in vain; and whoever claims at the same time,
-or was told by more than a nudge, believes none (`domain.flags`).
+ask for that work as soon as the worker's next grab came to it. In a stream of nudges the word is
+only, four times a second, that somebody serves the lane. One that is lost or late costs a claim in
+vain, or a look; whoever claims at the same time, or was told by more than a nudge, keeps its flag
+(`domain.flags`).
 
 **Room that is out of reach.** A grab is parked with one scheduler; killed, frozen or cut off, that
 one takes the workers' room with it, and nobody can see that. What everybody can see is work that
 stays due. So whoever has word of work and no credit looks at the shard half a second later, unless
-the work was said to be served, and if it is still there, calls the workers of the type: those whose grab has been out for long send
+somebody said to serve it, and if it is still there, calls the workers of the type: those whose grab has been out for long send
 a new one, straight to the caller (`app.calling`). Who keeps the shard does not matter, so a dead
 keeper's shards are served as well; only its timers wait for its lease. Considered and left:
 pinging whoever has the grab costs every idle worker messages for ever; grabbing from two schedulers

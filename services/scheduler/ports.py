@@ -124,7 +124,7 @@ class Broker(Protocol):
         ...
 
     async def served(self, scheduler_ids: Iterable[str], served: Served) -> None:
-        """Tell these schedulers that the work which some nudges told of was taken. May be lost."""
+        """Tell these schedulers what was taken. May be lost."""
         ...
 
     async def call(self, type_: str) -> None:

@@ -77,8 +77,8 @@ Global___Nudge: _TypeAlias = Nudge  # noqa: Y015
 
 @_typing.final
 class Served(_message.Message):
-    """Served says that a claim has taken all the work that these nudges told of; `served_at.<scheduler_id>`, to each other
-    scheduler. One that has no credit need not look for that work when it gets some.
+    """Served says that a claim has taken work, and all that these nudges told of; `served_at.<scheduler_id>`, to each other
+    scheduler. One that has no credit need not look for that work when it gets some, nor whether anybody takes it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -92,7 +92,7 @@ class Served(_message.Message):
     """The shard that had the work."""
     @_builtins.property
     def nudges(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Nudge.number of each."""
+        """Nudge.number of each; none if there may be more."""
 
     def __init__(
         self,

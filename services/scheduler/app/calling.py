@@ -10,8 +10,8 @@ them: it calls the workers of the type, and those whose grab has been out for lo
 straight to the caller.
 
 What that costs. At rest: nothing, since only word of work leads to a look. While others serve the
-type, and say so: nothing; while they are too busy for that: at most two looks a second, fewer where
-they are slow (`looks`). While all workers are busy:
+type, which they say: nothing; if they do not: at most two looks a second, fewer where they are slow
+(`looks`). While all workers are busy:
 the same, and a call now and then that nobody answers, since whoever has no room has no grab out.
 """
 
@@ -83,7 +83,7 @@ class Caller(Loop):
 
     def _unserved(self, now: float) -> dict[str, dict[str, int]]:
         """By shard and type, the marks of flags that are up for want of credit. Those that went up
-        only now have a look of their own when it is time.
+        only now, or were served by others, have a look of their own when it is time.
         """
         found: dict[str, dict[str, int]] = {}
         served: dict[tuple[str, str], int] = {}

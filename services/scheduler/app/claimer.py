@@ -54,17 +54,22 @@ LEAD = 0.3
 SLACK = 0.005
 #: Room that is worth to be held for longer.
 AMPLE = 8
+#: Others look whether work stays undone when they have not heard that it is served for twice as
+#: long (`calling`).
+SAY_SECONDS = 0.25
 #: (type, shard) pairs whose pace is remembered; forgetting one costs a claim a little too early.
 MOST_LANES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Lane:
     """What is remembered of the claims on one (type, shard)."""
 
     pace: Pace
     share: Share
     depth: Depth
+    told: float = -math.inf
+    """When the other schedulers were last told that it is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,10 +424,19 @@ class Claimer(Loop):
 
     async def _tell(self, claim: _Claim, answer: ClaimAnswer, served: Collection[int]) -> None:
         with suppress(DependencyUnavailable):
-            if served and (others := self.others()):
-                word = Served(claim.grab.type, claim.shard, served)
-                await self._broker.served(others, word)
+            if others := self.others():
+                await self._say_served(claim, served, others)
             await self._broker.hint(claim.shard, answer.events)
+
+    async def _say_served(
+        self, claim: _Claim, nudges: Collection[int], others: Collection[str]
+    ) -> None:
+        """What nobody need ask for; and in a stream, now and then, that somebody serves it."""
+        type_, shard, now = claim.grab.type, claim.shard, self._clock.monotonic()
+        lane = self._lane(type_, shard)
+        if nudges or now - lane.told >= SAY_SECONDS:
+            lane.told = now
+            await self._broker.served(others, Served(type_, shard, nudges))
 
     async def _answer_empty(self, grab: Grab) -> None:
         with suppress(DependencyUnavailable):

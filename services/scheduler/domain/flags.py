@@ -32,7 +32,7 @@ class _Flag:
     mark: int
     """Of the latest raising."""
     since: float
-    """When it was first raised."""
+    """When it was first raised, or somebody last said to have taken some of the work."""
     nudges: set[int] | None
     """The names of all that raised it; None: something without a name did, or too many."""
 
@@ -101,7 +101,7 @@ class DueFlags:
         return None if flag is None else flag.mark
 
     def since(self, type_: str, shard: str) -> float:
-        """When a flag that is up was first raised."""
+        """Since when a flag is up without word that somebody serves it."""
         return self._flags[type_][shard].since
 
     def nudges(self, type_: str, shard: str) -> frozenset[int]:
@@ -110,9 +110,14 @@ class DueFlags:
         return frozenset(() if flag is None else flag.nudges or ())
 
     def served(self, type_: str, shard: str, nudges: Collection[int]) -> None:
-        """The work of these nudges was taken by another: without others the flag goes down."""
+        """Another took work, and all that these nudges told of: without others the flag goes
+        down.
+        """
         flag = self._flags.get(type_, {}).get(shard)
-        if flag is not None and flag.nudges is not None:
+        if flag is None:
+            return
+        flag.since = self._now()
+        if flag.nudges is not None:
             flag.nudges.difference_update(nudges)
             if not flag.nudges:
                 self._lower(type_, shard)

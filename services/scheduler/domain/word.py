@@ -30,8 +30,8 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Word of another scheduler that it took all the work which some nudges told of."""
+    """Word of another scheduler that it took work, and all that some nudges told of."""
 
     type: str
     shard: str
-    nudges: Collection[int]
+    nudges: Collection[int] = ()

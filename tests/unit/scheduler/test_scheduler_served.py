@@ -6,6 +6,7 @@ import pytest
 
 from services.mesh.clock import ManualClock
 from services.scheduler.app.calling import LOOK_SECONDS, Caller
+from services.scheduler.app.claimer import SAY_SECONDS
 from services.scheduler.domain.flags import DueFlags
 from services.scheduler.domain.word import Served, Word
 from tests.unit.scheduler.scheduler_fakes import Bench, until
@@ -30,7 +31,7 @@ async def test_who_took_the_work_of_a_nudge_says_so() -> None:
         pytest.param(1, 10, [7, 0], id="one has no name"),
     ],
 )
-async def test_who_did_not_see_the_end_of_it_says_nothing(
+async def test_who_did_not_see_the_end_of_it_names_no_nudge(
     stored: int, room: int, numbers: list[int]
 ) -> None:
     async with Bench("s0") as bench:
@@ -42,7 +43,20 @@ async def test_who_did_not_see_the_end_of_it_says_nothing(
         await until(lambda: len(bench.stores["s0"].claims) == 1)
         await bench.claimer.finish(5)
         await bench.passed()
-        assert bench.broker.served_words == []
+        told = [(who, served.type, set(served.nudges)) for who, served in bench.broker.served_words]
+        assert told == [(["other"], "t", set())] * bool(stored)
+
+
+async def test_in_a_stream_it_is_said_now_and_then_that_somebody_serves_it() -> None:
+    async with Bench("s0") as bench:
+        bench.claimer.others = lambda: ["other"]
+        for number in range(5):
+            bench.stores["s0"].store("t", 1)
+            bench.board.heard(Word("s0", ["t"]))
+            bench.grab("w", 10)
+            await until(lambda sent=number + 1: bench.sent() == sent)  # type: ignore[misc]
+            await bench.passed()
+        assert len(bench.broker.served_words) == 1
 
 
 async def test_what_was_heard_while_the_claim_was_under_way_is_for_the_next() -> None:
@@ -100,4 +114,21 @@ async def test_a_flag_that_went_up_just_now_is_looked_behind_when_it_is_time() -
         clock.advance(LOOK_SECONDS / 2)
         await caller.run_once()
         assert bench.stores["s0"].slots_read == 1, "the second nudge does not put the look off"
+        await caller.stop()
+
+
+async def test_while_another_one_says_to_serve_it_nobody_looks() -> None:
+    async with Bench("s0") as bench:
+        clock = ManualClock()
+        bench.board.flags = DueFlags(now=clock.monotonic)
+        caller = Caller(bench.board, bench.shards, bench.broker, clock, bench.measures)
+        bench.board.heard(Word("s0", ["t"]))
+        for _ in range(5):
+            clock.advance(SAY_SECONDS)
+            bench.claimer.served(Served("t", "s0"))
+            await caller.run_once()
+        assert bench.stores["s0"].slots_read == 0
+        clock.advance(LOOK_SECONDS)
+        await caller.run_once()
+        assert bench.stores["s0"].slots_read == 1, "it may be dead"
         await caller.stop()
