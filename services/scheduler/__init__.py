@@ -43,22 +43,22 @@ division saves work and guards nothing: while views differ a shard may have two 
 **What only one of them knows** is told to the others: a scheduler that finds due work by itself and
 has no credit for it publishes a nudge, once per finding. What came by nudge is never passed on.
 
-**What was served** is told as well, by the names of the nudges: a claim that saw the end of the work
-it was nudged for says so to the others, whose flags go down. Else the one that had no credit would
-ask for that work as soon as the worker's next grab came to it. In a stream of nudges the word is
-only, four times a second, that somebody serves the lane. One that is lost or late costs a claim in
-vain, or a look; whoever claims at the same time, or was told by more than a nudge, keeps its flag
-(`domain.flags`).
+**What was served** is told as well, by the names of the nudges: a claim that saw the end of the
+work it was nudged for says so to the others, whose flags go down. Else the one that had no credit
+would ask for that work as soon as the worker's next grab came to it. In a stream of nudges the word
+is only, four times a second, that somebody serves the lane. One that is lost or late costs a claim
+in vain, or a look; whoever claims at the same time, or was told by more than a nudge, keeps its
+flag (`domain.flags`).
 
 **Room that is out of reach.** A grab is parked with one scheduler; killed, frozen or cut off, that
 one takes the workers' room with it, and nobody can see that. What everybody can see is work that
 stays due. So whoever has word of work and no credit looks at the shard half a second later, unless
-somebody said to serve it, and if it is still there, calls the workers of the type: those whose grab has been out for long send
-a new one, straight to the caller (`app.calling`). Who keeps the shard does not matter, so a dead
-keeper's shards are served as well; only its timers wait for its lease. Considered and left:
-pinging whoever has the grab costs every idle worker messages for ever; grabbing from two schedulers
-promises the same room twice; a shorter patience repeats every idle grab. A call costs nothing while
-there is no work, and little while all workers are busy.
+somebody said to serve it, and if it is still there, calls the workers of the type: those whose grab
+has been out for long send a new one, straight to the caller (`app.calling`). Who keeps the shard
+does not matter, so a dead keeper's shards are served as well; only its timers wait for its lease.
+Considered and left: pinging whoever has the grab costs every idle worker messages for ever;
+grabbing from two schedulers promises the same room twice; a shorter patience repeats every idle
+grab. A call costs nothing while there is no work, and little while all workers are busy.
 
 **Time.** The shard's clock decides what is due. Jobs for later are claimed and sent a moment ahead
 of their time to workers that wait for it: the batch says what the shard's clock shows, by an

@@ -29,7 +29,7 @@ from services.mesh.store.settings import StoreSettings
 from services.mesh.wire.type_settings import type_settings_from_entry
 from services.scheduler.adapters.broker import BusBroker, Intake
 from services.scheduler.adapters.registry import RegisteredWorkers
-from services.scheduler.app.claimer import LEAD, ClaimRules
+from services.scheduler.app.claims import LEAD, ClaimRules
 from services.scheduler.app.keeping import KeepingRules
 from services.scheduler.app.purging import PurgeRules
 from services.scheduler.app.scheduler import Identity, Life, Outside, Rules, Scheduler

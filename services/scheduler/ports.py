@@ -131,6 +131,10 @@ class Broker(Protocol):
         """Ask all workers of the type whose grab is out for long to grab here. May be lost."""
         ...
 
+    async def hint_claims(self, shard: str, worker_id: str, jobs: Sequence[Claimed]) -> None:
+        """Tell whoever watches that the jobs are with a worker. May be lost."""
+        ...
+
     async def hint(self, shard: str, events: Sequence[JobEvent]) -> None:
         """Tell whoever watches what was committed. May be lost."""
         ...

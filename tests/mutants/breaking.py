@@ -106,8 +106,8 @@ async def _claimed_in(store: Any, connection: Any, claim: Any) -> Any:
     params = {"type": grab.type, "worker_id": grab.worker_id, "limit": Int8(claim.limit)}
     params |= {"ahead": claim.ahead, "recent": claim.recent}
     rows = await store._connections.run(connection, store._queries["claim"], params)
-    found = [row[2:] for row in rows if row[2] is not None]
-    return ClaimAnswer([_claimed(grab.type, row, None) for row in found], [], rows[0][1])
+    found = [row[3:] for row in rows if row[3] is not None]
+    return ClaimAnswer([_claimed(grab.type, row, None) for row in found], rows[0][1])
 
 
 def no_sweeper() -> None:

@@ -166,14 +166,14 @@ class ModelShard:
             and not self._late(row)
         ]
         due.sort(key=lambda row: (-row.new.priority, row.due_time, row.new.id.int))
-        jobs, events = [], []
+        jobs = []
         for row in due[:limit]:
             row.state, row.version = D, row.version + 1
             row.fence, row.attempt = row.fence + 1, row.attempt + 1
             row.worker_id, row.dispatch_time, row.start_time = worker_id, now, None
             jobs.append(_claimed(row))
-            events.append(self._log(row, D, Cause.CLAIMED, worker_id=worker_id))
-        return ClaimAnswer(jobs, events, now, took=self._looks.choice(LOOK_SECONDS))
+            self._log(row, D, Cause.CLAIMED, worker_id=worker_id)
+        return ClaimAnswer(jobs, now, took=self._looks.choice(LOOK_SECONDS))
 
     def _waiting(self, type_: str | None = None) -> list[Row]:
         return [
@@ -451,16 +451,12 @@ def _claimed(row: Row) -> Claimed:
         fence=row.fence,
         attempt=row.attempt,
         max_attempts=new.retry.attempts if new.retry else 1,
-        priority=new.priority,
         due_time=row.due_time,
-        create_time=row.create_time,
         dispatch_time=row.dispatch_time,
         timeouts=new.timeouts,
         input=new.input,
-        labels=new.labels,
         traceparent=None,
-        schedule_id=None,
-        nominal_time=None,
+        version=row.version,
     )
 
 

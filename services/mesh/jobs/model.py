@@ -332,16 +332,13 @@ class Claimed:
     fence: int
     attempt: int
     max_attempts: int
-    priority: int
     due_time: datetime
-    create_time: datetime
     dispatch_time: datetime
     timeouts: Timeouts
     input: Payload
-    labels: Mapping[str, str]
     traceparent: str | None
-    schedule_id: UUID | None
-    nominal_time: datetime | None
+    version: int
+    """Of the transition to this dispatch."""
     total_left: timedelta | None = None
     """What was left of its total time at the dispatch."""
     checkpoint: Payload | None = None

@@ -96,10 +96,9 @@ class PutAnswer:
 
 @record
 class ClaimAnswer:
-    """The claimed jobs, in the order in which they should start."""
+    """The claimed jobs, in the order in which they should start. Each tells its transition, too."""
 
     jobs: list[Claimed]
-    events: list[JobEvent]
     now: datetime
     """The shard's clock when it looked."""
     skipped: bool = False

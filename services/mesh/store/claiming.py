@@ -8,15 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from services.mesh.jobs.model import (
-    NO_LABELS,
-    BacklogStat,
-    Claimed,
-    JobEvent,
-    Payload,
-    Timeouts,
-)
-from services.mesh.jobs.states import Cause, JobState
+from services.mesh.jobs.model import BacklogStat, Claimed, Payload, Timeouts
 from services.mesh.store.answers import ClaimAnswer, DueTime, Pulse, Slot
 from services.mesh.store.base import Int8
 from services.mesh.store.connection import Row
@@ -99,7 +91,6 @@ class Claiming(Saying):
         rows.sort(key=lambda row: (-row[5], row[6], row[0].int))
         return ClaimAnswer(
             [_claimed(type, row, stored.get(row[0])) for row in rows],
-            [_claimed_event(type, worker_id, row) for row in rows],
             found[0][1],
             took=(found[-1][2] - found[0][1]).total_seconds(),
         )
@@ -119,7 +110,6 @@ class Claiming(Saying):
                 replace(_claimed(type, row[:-1], stored.get(row[0])), limit_key=row[-1])
                 for row in rows
             ],
-            [_claimed_event(type, worker_id, row) for row in rows],
             call.now,
             skipped=call.left > 0 and call.skipped,
             more=more,
@@ -185,9 +175,8 @@ class Claiming(Saying):
 
 
 def _claimed(type_: str, row: Row, checkpoint: Payload | None) -> Claimed:
-    (job_id, namespace, _, fence, attempt, priority, due_time, create_time, dispatch_time) = row[:9]
-    attempts, timeouts, labels, traceparent, schedule_id, nominal_time = row[9:15]
-    data, kind, ref, total_end, _ = row[15:]
+    job_id, namespace, version, fence, attempt, _, due_time, dispatch_time, attempts = row[:9]
+    timeouts, traceparent, data, kind, ref, total_end, _ = row[9:]
     return Claimed(
         job_id,
         namespace,
@@ -195,22 +184,12 @@ def _claimed(type_: str, row: Row, checkpoint: Payload | None) -> Claimed:
         fence,
         attempt,
         attempts or 1,
-        priority,
         due_time,
-        create_time,
         dispatch_time,
         Timeouts.from_json(timeouts),
         payload(kind, ref, None if data is None else len(data), data),
-        labels or NO_LABELS,
         traceparent,
-        schedule_id,
-        nominal_time,
+        version,
         None if total_end is None else total_end - dispatch_time,
         checkpoint,
     )
-
-
-def _claimed_event(type_: str, worker_id: str, row: Row) -> JobEvent:
-    job_id, namespace, version, fence, attempt = row[:5]
-    what = (job_id, version, JobState.DISPATCHED, Cause.CLAIMED, row[8], attempt, fence, worker_id)
-    return JobEvent(*what, None, None, None, namespace, type_)

@@ -182,8 +182,8 @@ taken AS (
       FROM (SELECT job_id FROM taken ORDER BY job_id) AS d
      WHERE j.id = d.job_id AND j.state = 1
     RETURNING j.id, j.namespace, j.version, j.dispatch_no, j.attempt, j.priority, j.due_time,
-              j.create_time, j.dispatch_time, (j.retry ->> 'attempts')::integer AS attempts,
-              j.timeouts, j.labels, j.traceparent, j.schedule_id, j.nominal_time,
+              j.dispatch_time, (j.retry ->> 'attempts')::integer AS attempts,
+              j.timeouts, j.traceparent,
               j.input, j.input_type, j.input_ref,
               total_end(j.first_due_time, j.timeouts) AS total_end, j.checkpointed
 ), held AS (

@@ -12,6 +12,7 @@ from services.mesh.errors import PayloadTooLarge
 from services.mesh.jobs.model import Claimed, JobEvent
 from services.mesh.wire.events import hint
 from services.scheduler.convert import (
+    claims_to_hint,
     dispatch_batches,
     empty_batch,
     grab_from_bytes,
@@ -76,6 +77,9 @@ class BusBroker:
     async def call(self, type_: str) -> None:
         here = self._subjects.grab_at(self._scheduler_id)
         await self._bus.publish(self._subjects.call(type_), b"", reply=here)
+
+    async def hint_claims(self, shard: str, worker_id: str, jobs: Sequence[Claimed]) -> None:
+        await self._bus.publish(self._subjects.hint(shard), claims_to_hint(shard, worker_id, jobs))
 
     async def hint(self, shard: str, events: Sequence[JobEvent]) -> None:
         await self._bus.publish(self._subjects.hint(shard), hint(shard, events))

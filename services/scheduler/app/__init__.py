@@ -2,6 +2,7 @@
 
 board     DueBoard: where word of due work arrives, and goes on to the other schedulers
 claimer   Claimer: credit meets due work
+claims    Claim, ClaimRules, Lanes: how claims are made, what one is, what is remembered
 parking   Parking: grabs that wait, expire, or are sent elsewhere on drain
 slots     SlotGrabber: the due times of the coming slot, each fired at its time
 firing    ScheduleFirer: the next runs of schedules

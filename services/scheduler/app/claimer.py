@@ -16,27 +16,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable, MeshError
 from services.mesh.jobs.model import Claimed
-from services.mesh.jobs.type_settings import TypeSettings
 from services.mesh.runtime import Counts, Loop, Tally, Tasks
 from services.mesh.store.answers import ClaimAnswer
 from services.mesh.telemetry.tracing import Tracing
 from services.scheduler.app.alarm import Alarm
 from services.scheduler.app.board import DueBoard
+from services.scheduler.app.claims import LEAD, After, Claim, ClaimRules, Lanes, Short
 from services.scheduler.app.limits import Limits
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
 from services.scheduler.domain.credit import Grab
-from services.scheduler.domain.depth import Depth, DepthRules
 from services.scheduler.domain.limits import BatchLimits
-from services.scheduler.domain.pace import Pace, PaceRules
-from services.scheduler.domain.shares import Share, ShareRules
 from services.scheduler.domain.times import EPOCH, Shown, micros
 from services.scheduler.domain.word import Served
 from services.scheduler.ports import Broker, Shard
@@ -47,92 +43,11 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 5.0
 #: Of the traces in a batch, so many are linked to its span.
 MOST_LINKS = 64
-#: Timers go off when this part of the time that claims look ahead is left: so one claim takes the
-#: jobs of many timers.
-LEAD = 0.3
 #: A second look comes so much after the time it is for.
 SLACK = 0.005
-#: Room that is worth to be held for longer.
-AMPLE = 8
 #: Others look whether work stays undone when they have not heard that it is served for twice as
 #: long (`calling`).
 SAY_SECONDS = 0.25
-#: (type, shard) pairs whose pace is remembered; forgetting one costs a claim a little too early.
-MOST_LANES = 10_000
-
-
-@dataclass(slots=True)
-class _Lane:
-    """What is remembered of the claims on one (type, shard)."""
-
-    pace: Pace
-    share: Share
-    depth: Depth
-    told: float = -math.inf
-    """When the other schedulers were last told that it is served."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """One claim under way."""
-
-    grab: Grab
-    shard: str
-    limit: int
-    mark: int
-    nudges: Collection[int]
-    """All that the flag was raised by, if nothing else raised it."""
-    began: float
-    ahead: timedelta
-    recent: timedelta | None
-    """Only what has not been due for longer; None: everything."""
-    shallow: bool = False
-    """It leaves aside only what an earlier one did not find either."""
-    settings: TypeSettings | None = None
-    """Set if the type has limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class _After:
-    """What is left to do when a claim has ended."""
-
-    full: Grab | None
-    """A grab whose room is used up, to be answered."""
-    served: Collection[int]
-    """The nudges whose work it brought, all of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Short:
-    """A claim that took all there was."""
-
-    type: str
-    shard: str
-    began: float
-    """By the local clock."""
-    brought: int
-    until: datetime
-    """It looked for what is due up to then, by the shard's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRules:
-    """How claims are made."""
-
-    most_per_shard: int = 4
-    """Claims under way on one shard; each takes a connection."""
-    ahead: float = 0.0
-    """How long before their time, in seconds, jobs are handed to workers that wait for it."""
-
-    def ahead_for(self, grab: Grab) -> timedelta:
-        """A worker with little room should not hold it for long."""
-        if not grab.waits:
-            return timedelta(0)
-        return timedelta(seconds=self.ahead * (1.0 if grab.credit >= AMPLE else LEAD))
-
-    pace: PaceRules = field(default_factory=PaceRules)
-    share: ShareRules = field(default_factory=ShareRules)
-    depth: DepthRules = field(default_factory=DepthRules)
 
 
 class Claimer(Loop):
@@ -158,7 +73,7 @@ class Claimer(Loop):
         self._tasks, self._clock = tasks, clock
         self._limits, self._measures, self._tracing = limits, measures, tracing
         self._bounds, self._rules = bounds, rules or ClaimRules()
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._lanes = Lanes(self._rules)
         self._under_way: set[tuple[str, str]] = set()
         self._per_shard: Counter[str] = Counter()
         self._linger = Alarm(self.nudge)
@@ -211,7 +126,7 @@ class Claimer(Loop):
             return False
         if self._per_shard[shard] >= self._rules.most_per_shard:
             return False
-        wait = self._lane(type_, shard).pace.wait(self._clock.monotonic())
+        wait = self._lanes.of(type_, shard).pace.wait(self._clock.monotonic())
         if wait <= 0 and (settings := self._bounds.settings(type_)) is not None:
             busy = any(type_ == claimed for claimed, _ in self._under_way)
             mark = self._board.flags.mark(type_, shard) or 0
@@ -231,11 +146,11 @@ class Claimer(Loop):
         if settings is not None:
             limit = self._bounds.begin(settings, limit)
             ahead = timedelta(0)  # what waits for its time would hold a place
-        lane, now = self._lane(grab.type, shard), self._clock.monotonic()
+        lane, now = self._lanes.of(grab.type, shard), self._clock.monotonic()
         lately = lane.share.next()
         back = None if settings is not None or lately is not None else lane.depth.next(now)
         recent = lately if back is None else back
-        claim = _Claim(
+        claim = Claim(
             grab,
             shard,
             limit,
@@ -251,21 +166,11 @@ class Claimer(Loop):
 
     def look_at_everything(self, type_: str, shard: str) -> None:
         """There may be work that has been due for long."""
-        self._lane(type_, shard).depth.forget(self._clock.monotonic())
-
-    def _lane(self, type_: str, shard: str) -> _Lane:
-        lane = self._lanes.get((type_, shard))
-        if lane is None:
-            if len(self._lanes) > MOST_LANES:
-                self._lanes.clear()
-            rules = self._rules
-            lane = _Lane(Pace(rules.pace), Share(rules.share), Depth(rules.depth))
-            self._lanes[type_, shard] = lane
-        return lane
+        self._lanes.of(type_, shard).depth.forget(self._clock.monotonic())
 
     # --- one claim
 
-    async def _run_claim(self, claim: _Claim) -> None:
+    async def _run_claim(self, claim: Claim) -> None:
         brought: ClaimAnswer | None = None
         try:
             answer = await self._ask(claim)
@@ -279,11 +184,14 @@ class Claimer(Loop):
         if after.full is not None:
             await self._answer_empty(after.full)
         if brought is not None and brought.jobs:
+            # A worker waits for what was published: it leaves before the rest is done.
+            await asyncio.sleep(0)
+            self._measure(claim, brought.jobs)
             await self._tell(claim, brought, after.served)
 
-    async def _ask(self, claim: _Claim) -> ClaimAnswer:
+    async def _ask(self, claim: Claim) -> ClaimAnswer:
         grab, shard = claim.grab, claim.shard
-        lane, brought = self._lane(grab.type, shard), 0
+        lane, brought = self._lanes.of(grab.type, shard), 0
         lane.pace.began(claim.began)
         try:
             answer = await self._shards.ask(shard, lambda store: self._claim(store, claim))
@@ -307,7 +215,7 @@ class Claimer(Loop):
             lane.pace.ended(ended, claim.limit if aside else brought, claim.limit)
             self._measures.claim_took(shard, ended - claim.began)
 
-    async def _claim(self, store: Shard, claim: _Claim) -> ClaimAnswer:
+    async def _claim(self, store: Shard, claim: Claim) -> ClaimAnswer:
         grab, settings = claim.grab, claim.settings
         if settings is None or not settings.max_running_per_key:
             wanted = (grab.type, grab.worker_id, claim.limit, claim.ahead, claim.recent)
@@ -316,7 +224,7 @@ class Claimer(Loop):
         per_key = settings.max_running_per_key
         return await store.claim_keyed(grab.type, grab.worker_id, claim.limit, per_key, held)
 
-    def _end(self, claim: _Claim, brought: ClaimAnswer | None) -> _After:
+    def _end(self, claim: Claim, brought: ClaimAnswer | None) -> After:
         """Put flag and credit right; a claim that failed costs neither."""
         grab, shard = claim.grab, claim.shard
         count = 0 if brought is None else len(brought.jobs)
@@ -336,7 +244,8 @@ class Claimer(Loop):
         self._under_way.discard((grab.type, shard))
         self._per_shard[shard] -= 1
         self.claims.add()
-        self.nudge()
+        if self._board.flags:
+            self.nudge()
         if exhausted and claim.shallow:
             self._look_deeper(claim)
         if exhausted and brought is not None:
@@ -346,7 +255,7 @@ class Claimer(Loop):
                 self._look_again(claim)
         # What it did not bring somebody else has taken, or may fail to: then that one says so.
         has_all = exhausted and count >= len(claim.nudges)
-        return _After(full, claim.nudges if has_all else ())
+        return After(full, claim.nudges if has_all else ())
 
     def served(self, word: Served) -> None:
         """Another scheduler took the work that some nudges told of. Not if we are asking for it,
@@ -355,7 +264,7 @@ class Claimer(Loop):
         if (word.type, word.shard) not in self._under_way:
             self._board.flags.served(word.type, word.shard, word.nudges)
 
-    def _look_again(self, claim: _Claim) -> None:
+    def _look_again(self, claim: Claim) -> None:
         """Timers go off ahead, and this claim did not look ahead: what is due in a moment may be
         what the flag was raised for. Look once more when it is, and not again after that.
         """
@@ -364,14 +273,14 @@ class Claimer(Loop):
             lead = LEAD * self._rules.ahead + SLACK
             asyncio.get_running_loop().call_later(lead, self._look, *key)
 
-    def _look_deeper(self, claim: _Claim) -> None:
+    def _look_deeper(self, claim: Claim) -> None:
         """The flag may have been raised for a job that has been due for long, since it came back:
         look at everything as soon as that may be.
         """
         key = (claim.grab.type, claim.shard)
         if key not in self._deeper:
             self._deeper.add(key)
-            wait = self._lane(*key).depth.wait(self._clock.monotonic())
+            wait = self._lanes.of(*key).depth.wait(self._clock.monotonic())
             asyncio.get_running_loop().call_later(wait, self._deep, key)
 
     def _deep(self, key: tuple[str, str]) -> None:
@@ -386,7 +295,7 @@ class Claimer(Loop):
 
     # --- sending
 
-    async def _deliver(self, claim: _Claim, jobs: list[Claimed]) -> None:
+    async def _deliver(self, claim: Claim, jobs: list[Claimed]) -> None:
         if not jobs:
             return
         grab = claim.grab
@@ -402,15 +311,17 @@ class Claimer(Loop):
                 await self._take_back(claim, jobs)
                 raise
         self._limits.weighed(grab.type, len(jobs), size)
-        due_times = [job.due_time for job in jobs]
-        self._measures.claimed(grab.type, claim.shard, due_times, jobs[0].dispatch_time)
 
-    def _shard_now(self, claim: _Claim) -> Shown:
+    def _measure(self, claim: Claim, jobs: list[Claimed]) -> None:
+        due_times = [job.due_time for job in jobs]
+        self._measures.claimed(claim.grab.type, claim.shard, due_times, jobs[0].dispatch_time)
+
+    def _shard_now(self, claim: Claim) -> Shown:
         if not claim.ahead:
             return Shown()
         return self._shards.clocks[claim.shard].shown(self._clock.monotonic())
 
-    async def _take_back(self, claim: _Claim, jobs: list[Claimed]) -> None:
+    async def _take_back(self, claim: Claim, jobs: list[Claimed]) -> None:
         self._measures.unsent(claim.shard, len(jobs))
         if claim.settings is not None:
             self._bounds.book.unsent(jobs)
@@ -422,18 +333,18 @@ class Claimer(Loop):
             extra = {"action": "take_back_failed", "shard": claim.shard, "count": len(jobs)}
             log.warning("unsent jobs are left to the sweep: %s", error, extra=extra)
 
-    async def _tell(self, claim: _Claim, answer: ClaimAnswer, served: Collection[int]) -> None:
+    async def _tell(self, claim: Claim, answer: ClaimAnswer, served: Collection[int]) -> None:
         with suppress(DependencyUnavailable):
             if others := self.others():
                 await self._say_served(claim, served, others)
-            await self._broker.hint(claim.shard, answer.events)
+            await self._broker.hint_claims(claim.shard, claim.grab.worker_id, answer.jobs)
 
     async def _say_served(
-        self, claim: _Claim, nudges: Collection[int], others: Collection[str]
+        self, claim: Claim, nudges: Collection[int], others: Collection[str]
     ) -> None:
         """What nobody need ask for; and in a stream, now and then, that somebody serves it."""
         type_, shard, now = claim.grab.type, claim.shard, self._clock.monotonic()
-        lane = self._lane(type_, shard)
+        lane = self._lanes.of(type_, shard)
         if nudges or now - lane.told >= SAY_SECONDS:
             lane.told = now
             await self._broker.served(others, Served(type_, shard, nudges))

@@ -44,7 +44,8 @@ class Parking(Loop):
 
     def grabbed(self, grab: Grab) -> None:
         """A worker asks for work."""
-        if self._board.book.park(grab, self._clock.monotonic()):
+        parked = self._board.book.park(grab, self._clock.monotonic())
+        if parked and self._board.flags.wants(grab.type):
             self._wake_claimer()
 
     def withdrawn(self, grab: Grab) -> None:

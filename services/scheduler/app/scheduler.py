@@ -15,7 +15,8 @@ from services.mesh.telemetry.metrics import Metrics
 from services.mesh.telemetry.tracing import Tracing
 from services.scheduler.app.board import DueBoard
 from services.scheduler.app.calling import Caller
-from services.scheduler.app.claimer import Claimer, ClaimRules, Short
+from services.scheduler.app.claimer import Claimer
+from services.scheduler.app.claims import ClaimRules, Short
 from services.scheduler.app.console import Console
 from services.scheduler.app.follow import Follower
 from services.scheduler.app.keeping import Keeping, KeepingRules, Surroundings

@@ -87,6 +87,13 @@ class DueFlags:
     def is_raised(self, type_: str, shard: str) -> bool:
         return shard in self._flags.get(type_, {})
 
+    def __len__(self) -> int:
+        return self._count
+
+    def wants(self, type_: str) -> bool:
+        """Whether a flag of the type is up."""
+        return type_ in self._flags
+
     def types(self) -> list[str]:
         """The types with a raised flag, in the order in which they want service."""
         return list(self._flags)

@@ -32,7 +32,8 @@ from services.mesh.store.answers import (
 from services.mesh.telemetry.metrics import Metrics
 from services.mesh.telemetry.tracing import Tracing
 from services.scheduler.app.board import DueBoard
-from services.scheduler.app.claimer import Claimer, ClaimRules
+from services.scheduler.app.claimer import Claimer
+from services.scheduler.app.claims import ClaimRules
 from services.scheduler.app.limits import Limits
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
@@ -65,16 +66,12 @@ def job(type_: str) -> Claimed:
         1,
         1,
         1,
-        0,
-        now,
         now,
         now,
         Timeouts(),
         Payload.inline(b""),
-        {},
         None,
-        None,
-        None,
+        2,
     )
 
 
@@ -133,7 +130,7 @@ class FakeShard:
             jobs = [rows.popleft() for _ in range(min(limit, len(rows)))]
             await self.open_door.wait()
             self._check()
-            return ClaimAnswer(jobs, [], datetime.now(UTC))
+            return ClaimAnswer(jobs, datetime.now(UTC))
         finally:
             self.running -= 1
 
@@ -151,7 +148,7 @@ class FakeShard:
                 counts[row.limit_key] += 1
             (jobs if fits and len(jobs) < limit else left).append(row)
         self.rows[type] = left
-        return ClaimAnswer(jobs, [], datetime.now(UTC), skipped=bool(left))
+        return ClaimAnswer(jobs, datetime.now(UTC), skipped=bool(left))
 
     async def pulse(
         self,
@@ -282,6 +279,8 @@ class FakeBroker:
     async def call(self, type_: str) -> None:
         self._check()
         self.calls.append(type_)
+
+    async def hint_claims(self, shard: str, worker_id: str, jobs: Sequence[Claimed]) -> None: ...
 
     async def hint(self, shard: str, events: Sequence[JobEvent]) -> None: ...
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
-from services.scheduler.app.claimer import ClaimRules
+from services.mesh.jobs.model import Claimed
+from services.scheduler.app.claims import ClaimRules
+from services.scheduler.app.parking import Parking
+from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.pace import PaceRules
+from services.scheduler.domain.times import Shown
 from services.scheduler.domain.word import Word
 from tests.unit.scheduler.scheduler_fakes import Bench, until
 
@@ -250,3 +255,39 @@ async def test_a_claim_that_did_not_look_ahead_looks_once_more_in_a_moment() -> 
         store.store("t")  # it was due in a moment, and its timer has gone off already
         await until(lambda: bench.sent() == 1)
         assert len(store.claims) == 2
+
+
+async def test_what_a_worker_waits_for_leaves_before_anything_else_is_told() -> None:
+    async with Bench("s0") as bench:
+        order: list[str] = []
+        dispatch, loop = bench.broker.dispatch, asyncio.get_running_loop()
+
+        async def send(grab: Grab, jobs: Sequence[Claimed], now: Shown) -> int:
+            loop.call_soon(order.append, "sent")
+            return await dispatch(grab, jobs, now)
+
+        async def hint(shard: str, worker_id: str, jobs: Sequence[Claimed]) -> None:
+            order.append("told")
+
+        bench.broker.dispatch = send  # type: ignore[method-assign]
+        bench.broker.hint_claims = hint  # type: ignore[method-assign]
+        bench.stores["s0"].store("t", 1)
+        bench.grab("w", 1)
+        bench.board.heard(Word("s0", ["t"]))
+        await until(lambda: len(order) == 2)
+        assert order == ["sent", "told"]
+
+
+async def test_room_wakes_the_claimer_only_if_there_is_word_of_work() -> None:
+    async with Bench("s0") as bench:
+        woken: list[int] = []
+        parking = Parking(
+            bench.board, bench.broker, bench.clock, bench.measures, lambda: woken.append(1)
+        )
+        parking.grabbed(Grab("w", "t", 5, 1, "inbox.w"))
+        assert woken == []
+        bench.board.heard(Word("s0", ["other"]))
+        parking.grabbed(Grab("w", "t", 5, 2, "inbox.w"))
+        assert woken == []
+        parking.grabbed(Grab("w", "other", 5, 1, "inbox.w"))
+        assert woken == [1]

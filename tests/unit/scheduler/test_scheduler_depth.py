@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.mesh.store.answers import ClaimAnswer
-from services.scheduler.app.claimer import ClaimRules
+from services.scheduler.app.claims import ClaimRules
 from services.scheduler.domain.depth import Depth, DepthRules
 from services.scheduler.domain.word import Word
 from tests.unit.scheduler.scheduler_fakes import Bench, until

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
 from services.mesh.bus.memory import MemoryBroker, MemoryBus
 from services.mesh.bus.subjects import Subjects
+from services.mesh.jobs.model import Claimed, JobEvent
+from services.mesh.jobs.states import Cause, JobState
+from services.mesh.wire.events import hint
 from services.scheduler.adapters.broker import BusBroker, Intake
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.word import Served
+from tests.unit.scheduler.scheduler_fakes import job
 
 
 def _ignore(word: object) -> None: ...
@@ -51,3 +56,23 @@ async def test_what_another_scheduler_has_served_reaches_the_one_it_is_said_to()
     await asyncio.sleep(0)
     await bus.stop()
     assert heard == {"s-1": [], "s-2": [served]}
+
+
+async def test_claims_are_told_as_the_transitions_they_are() -> None:
+    subjects, bus = Subjects("jm"), MemoryBus(MemoryBroker())
+    heard: list[bytes] = []
+    jobs = [replace(job("echo"), fence=number, attempt=number) for number in (1, 2, 3)]
+    jobs[1] = replace(jobs[1], namespace="another")
+    await bus.start()
+    await bus.subscribe(subjects.all_hints, lambda message: heard.append(message.payload))
+    await BusBroker(bus, subjects, "s-1", 1_000_000).hint_claims("s0", "w-1", jobs)
+    await asyncio.sleep(0)
+    await bus.stop()
+    assert heard == [hint("s0", [_transition(one, "w-1") for one in jobs])]
+
+
+def _transition(job: Claimed, worker_id: str) -> JobEvent:
+    what = (job.id, job.version, JobState.DISPATCHED, Cause.CLAIMED, job.dispatch_time)
+    return JobEvent(
+        *what, job.attempt, job.fence, worker_id, None, None, None, job.namespace, job.type
+    )
