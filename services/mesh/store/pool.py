@@ -102,14 +102,17 @@ class Pool:
         self._grow()
         try:
             return await turn
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ShardUnavailable):
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.give_back(turn.result())
+            self._leave(turn)
             raise
         finally:
             alarm.cancel()
-            with suppress(ValueError):
-                self._waiting.remove(turn)
+
+    def _leave(self, turn: asyncio.Future[Session]) -> None:
+        with suppress(ValueError):
+            self._waiting.remove(turn)
 
     def _refuse(self, turn: asyncio.Future[Session]) -> None:
         if not turn.done():
@@ -161,8 +164,7 @@ class Pool:
         if not self._size:
             for turn in asked:
                 self._refuse(turn)
-                with suppress(ValueError):
-                    self._waiting.remove(turn)
+                self._leave(turn)
 
     async def _connected(self) -> Session:
         try:
