@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from uuid import UUID
 
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError
@@ -84,7 +83,6 @@ def _attempt(message: bus_pb2.Dispatch, type_: str) -> Attempt:
         raise ValueError(f"{key.hex()} is not a job id")
     attempt = Attempt(
         key=key,
-        job_id=UUID(bytes=key),
         fence=fence,
         type=type_,
         namespace=message.namespace,

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from localmesh.ports import PortPool
@@ -274,7 +273,7 @@ async def test_an_unlock_that_is_repeated_spares_a_newer_lock(
 ) -> None:
     lease = await LeaseSession.grant(client, ttl_seconds=10, margin_seconds=1.0)
     locks = JobLocks(client, keys, lease, "w1")
-    first, second = uuid4(), uuid4()
+    first, second = jobs(2)
     await locks.lock({first: 1, second: 1})
     etcd.kill()
     await locks.unlock({first: 1, second: 1})

@@ -100,7 +100,7 @@ async def test_a_locked_dispatch_is_not_swept_however_long_it_waits(rig: Rig) ->
         await worker.grab("t", 2)
         locked, lost = await rig.put("s0", "t", 2)
         await until(lambda: len(worker.received) == 2)
-        await worker.locks.lock({locked: 1})
+        await worker.locks.lock({locked.bytes: 1})
         sample = {"shard": "s0", "duty": "sweep"}
         await until(lambda: process.metrics.value("jobmesh_returned_total", sample) == 1)
         rows = {row.id: row for row in await rig.stores["s0"].get_jobs([locked, lost])}

@@ -30,7 +30,7 @@ HUSH = {"JOBMESH_S3_SECRET_KEY": "hush", "JOBMESH_NATS_URL": "nats://u:p@h"}
 
 def attempt_of(type_: str = "x", **fields: Any) -> Attempt:
     job_id = uuid4()
-    return Attempt(job_id.bytes, job_id, 7, type_, "acme", 2, **fields)
+    return Attempt(job_id.bytes, 7, type_, "acme", 2, **fields)
 
 
 def sh(script: str, *more: str, **fields: Any) -> Command:
@@ -245,7 +245,7 @@ async def main(spool, started):
     script = "trap '' TERM; sleep 600 & wait"
     commands = {"x": Command("x", ("sh", "-c", script))}
     job_id = uuid4()
-    attempt = Attempt(job_id.bytes, job_id, 1, "x", "default", 1)
+    attempt = Attempt(job_id.bytes, 1, "x", "default", 1)
     executor = CommandExecutor(commands, CommandSettings(Path(spool), environ=os.environ))
     await executor.run(attempt, b"", Marker(started))
 

@@ -31,7 +31,7 @@ APP = "tests.integration.worker_handlers"
 
 def attempt_of(type_: str, number: int = 1) -> Attempt:
     job_id = uuid4()
-    return Attempt(job_id.bytes, job_id, 1, type_, "default", number)
+    return Attempt(job_id.bytes, 1, type_, "default", number)
 
 
 class Follower:
@@ -249,7 +249,7 @@ async def main(spool, started):
     app = "tests.integration.worker_handlers"
     pool = ProcessExecutor(ExecutorSettings(app, Path(spool), environ=os.environ))
     job_id = uuid4()
-    attempt = Attempt(job_id.bytes, job_id, 1, "deaf", "default", 1)
+    attempt = Attempt(job_id.bytes, 1, "deaf", "default", 1)
     await pool.run(attempt, json.dumps({"started": started}).encode(), Nobody())
 
 asyncio.run(main(*sys.argv[1:]))

@@ -267,11 +267,11 @@ class Rig:
         return worker_id
 
     async def lock_of(self, job: UUID) -> LockOwner | None:
-        return (await EtcdLockTable(self.etcd, self.keys).held([job])).get(job)
+        return (await EtcdLockTable(self.etcd, self.keys).held([job.bytes])).get(job.bytes)
 
     async def unlocked(self, *jobs: UUID) -> None:
         async def free() -> bool:
-            return not await EtcdLockTable(self.etcd, self.keys).held(jobs)
+            return not await EtcdLockTable(self.etcd, self.keys).held(job.bytes for job in jobs)
 
         await eventually(free)
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from random import Random
 from typing import Any
-from uuid import UUID
 
 from services.mesh.bus.memory import MemoryBroker, MemoryBus
 from services.mesh.bus.port import Message
@@ -345,7 +344,7 @@ class Locks:
         self._host, self._network, self._lease = host, network, lease
         self._inner = MemoryLocks(etcd, keys, lease, worker_id)
 
-    async def lock(self, fences: Mapping[UUID, int]) -> LockResult:
+    async def lock(self, fences: Mapping[bytes, int]) -> LockResult:
         assert self._lease is not None
         self._require_lease(self._lease)
         result: LockResult = await self._network.call(
@@ -358,7 +357,7 @@ class Locks:
         if not lease.alive:
             raise LeaseLost(lease.lease_id, lease.state.value)
 
-    async def unlock(self, fences: Mapping[UUID, int]) -> None:
+    async def unlock(self, fences: Mapping[bytes, int]) -> None:
         """Repeated until etcd has heard it, or there is nothing to give back any more."""
         while True:
             try:
@@ -369,9 +368,9 @@ class Locks:
             except DependencyUnavailable:
                 await asyncio.sleep(0.2)
 
-    async def held(self, job_ids: Iterable[UUID]) -> dict[UUID, LockOwner]:
-        ids = list(job_ids)
-        found: dict[UUID, LockOwner] = await self._network.call(
-            self._host, "etcd", lambda: self._inner.held(ids), _no_etcd
+    async def held(self, jobs: Iterable[bytes]) -> dict[bytes, LockOwner]:
+        keys = list(jobs)
+        found: dict[bytes, LockOwner] = await self._network.call(
+            self._host, "etcd", lambda: self._inner.held(keys), _no_etcd
         )
         return found

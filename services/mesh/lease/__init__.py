@@ -33,11 +33,12 @@ States of a lease, as its holder sees it
 
 Locks
     A lock is the key of one job under the worker's lease, value "<worker_id>/<fence>". A batch is
-    locked in one flat transaction: all keys absent, then all written. Only when that fails does a
-    second one, nested per key, tell which were held. A key under our own lease counts as ours: the
-    first call may have been applied although its answer was lost. Unlocking proves with the first
-    key that the lease still lives (all keys of a lease die together), then deletes the batch; keys
-    we do not remember taking are deleted one by one, each only if it is ours.
+    locked in one transaction: all keys absent, then all written. etcd bounds the operations of a
+    transaction, so a larger batch is several of these, each for itself, within one. Only when one
+    fails does a second, nested per key, tell which were held. A key under our own lease counts as
+    ours: the first call may have been applied although its answer was lost. Unlocking proves with
+    the first key that the lease still lives (all keys of a lease die together), then deletes the
+    batch; keys we do not remember taking are deleted one by one, each only if it is ours.
 
 Places of limits
     A limit of N attempts at once has N numbered keys; whoever runs one holds a key of each of its

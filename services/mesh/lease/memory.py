@@ -179,29 +179,30 @@ class MemoryLocks(Locks, LockTable):
         self._lease = lease
         self._worker_id = worker_id
 
-    async def lock(self, fences: Mapping[UUID, int]) -> LockResult:
+    async def lock(self, fences: Mapping[bytes, int]) -> LockResult:
         lease = self._require_lease()
         held = {
-            job_id: owner
-            for job_id, owner in (await self.held(fences)).items()
-            if self._store.entries[self._keys.lock(job_id)].lease_id != lease.lease_id
+            job: owner
+            for job, owner in (await self.held(fences)).items()
+            if self._store.entries[self._key(job)].lease_id != lease.lease_id
         }
-        acquired = [job_id for job_id in fences if job_id not in held]
-        for job_id in acquired:
-            value = self._value(fences[job_id])
-            self._store.put(self._keys.lock(job_id), value, lease.lease_id)
+        acquired = [job for job in fences if job not in held]
+        for job in acquired:
+            self._store.put(self._key(job), self._value(fences[job]), lease.lease_id)
         return LockResult(acquired, held)
 
-    async def unlock(self, fences: Mapping[UUID, int]) -> None:
-        for job_id, fence in fences.items():
-            key = self._keys.lock(job_id)
-            entry = self._store.entries.get(key)
+    async def unlock(self, fences: Mapping[bytes, int]) -> None:
+        for job, fence in fences.items():
+            entry = self._store.entries.get(self._key(job))
             if entry and entry.value == self._value(fence):
-                self._store.delete(key)
+                self._store.delete(entry.key)
 
-    async def held(self, job_ids: Iterable[UUID]) -> dict[UUID, LockOwner]:
-        found = ((job_id, self._store.entries.get(self._keys.lock(job_id))) for job_id in job_ids)
-        return {job_id: LockOwner.parse(entry.value) for job_id, entry in found if entry}
+    async def held(self, jobs: Iterable[bytes]) -> dict[bytes, LockOwner]:
+        found = ((job, self._store.entries.get(self._key(job))) for job in jobs)
+        return {job: LockOwner.parse(entry.value) for job, entry in found if entry}
+
+    def _key(self, job: bytes) -> str:
+        return self._keys.lock(UUID(bytes=job))
 
     def _value(self, fence: int) -> bytes:
         return f"{self._worker_id}/{fence}".encode()

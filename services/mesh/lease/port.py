@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
-from uuid import UUID
 
 from services.mesh.errors import DependencyUnavailable
 from services.mesh.jobs.limits import Limit, Place
@@ -80,14 +79,14 @@ class LockOwner:
 class LockResult:
     """Every job asked for is in exactly one of the two."""
 
-    acquired: list[UUID] = field(default_factory=list)
-    held: dict[UUID, LockOwner] = field(default_factory=dict)
+    acquired: list[bytes] = field(default_factory=list)
+    held: dict[bytes, LockOwner] = field(default_factory=dict)
 
 
 class Locks(Protocol):
-    """Job locks under one lease."""
+    """Job locks under one lease. Jobs are the 16 bytes of their ids, as they travel."""
 
-    async def lock(self, fences: Mapping[UUID, int]) -> LockResult:
+    async def lock(self, fences: Mapping[bytes, int]) -> LockResult:
         """Lock each job for the given fence.
 
         Raises LeaseLost if the lease cannot be trusted, before or after; DependencyUnavailable if
@@ -95,7 +94,7 @@ class Locks(Protocol):
         """
         ...
 
-    async def unlock(self, fences: Mapping[UUID, int]) -> None:
+    async def unlock(self, fences: Mapping[bytes, int]) -> None:
         """Give locks back. Those of others, already gone or taken again since are left alone."""
         ...
 
@@ -103,7 +102,7 @@ class Locks(Protocol):
 class LockTable(Protocol):
     """A look at everyone's locks."""
 
-    async def held(self, job_ids: Iterable[UUID]) -> dict[UUID, LockOwner]:
+    async def held(self, jobs: Iterable[bytes]) -> dict[bytes, LockOwner]:
         """Those of the jobs that are locked, and by whom."""
         ...
 

@@ -61,11 +61,12 @@ class Sweeper:
         return {"overdue": len(overdue), "swept": len(swept)}
 
     async def _unlocked(self, overdue: list[InFlight]) -> list[tuple[UUID, int]]:
-        held = await self._locks.held([row.job_id for row in overdue])
+        held = await self._locks.held([row.job_id.bytes for row in overdue])
+        owners = ((row, held.get(row.job_id.bytes)) for row in overdue)
         return [
             (row.job_id, row.fence)
-            for row in overdue
-            if row.job_id not in held or held[row.job_id].fence != row.fence
+            for row, owner in owners
+            if owner is None or owner.fence != row.fence
         ]
 
     async def _tell(self, swept: list[JobEvent]) -> None:

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from uuid import UUID
 
 from services.mesh.clock import Clock
 from services.mesh.errors import MeshError
@@ -255,7 +254,7 @@ class Tenure(Owner, Inbox, Listener):
             # Before the call: if its answer is lost, the locks may be ours all the same.
             attempt.locked = True
         try:
-            fences = {attempt.job_id: attempt.fence for attempt in attempts}
+            fences = {attempt.key: attempt.fence for attempt in attempts}
             result = await self.standing.locks.lock(fences)
         except LeaseLost:
             self._hand_back_all(attempts, LEASE_LOST)
@@ -267,13 +266,13 @@ class Tenure(Owner, Inbox, Listener):
         return self._without_held(attempts, result.held) if result.held else attempts
 
     def _without_held(
-        self, attempts: Sequence[Attempt], held: Collection[UUID]
+        self, attempts: Sequence[Attempt], held: Collection[bytes]
     ) -> Sequence[Attempt]:
         """Give back what others hold; the rest."""
         self._around.instruments.lock_conflicts(len(held))
         ours = []
         for attempt in attempts:
-            if attempt.job_id in held:
+            if attempt.key in held:
                 attempt.locked = False
                 self.hand_back(attempt, LOCK_HELD)
             else:
@@ -369,7 +368,7 @@ class Tenure(Owner, Inbox, Listener):
         if attempt.locked:
             attempt.locked = False
             add = self._unlocker.add_patient if patient else self._unlocker.add
-            add((attempt.job_id, attempt.fence))
+            add((attempt.key, attempt.fence))
 
-    async def _give_back_locks(self, locks: list[tuple[UUID, int]]) -> None:
+    async def _give_back_locks(self, locks: list[tuple[bytes, int]]) -> None:
         await self.standing.locks.unlock(dict(locks))

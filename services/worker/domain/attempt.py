@@ -42,7 +42,6 @@ class Attempt:
 
     key: bytes
     """The job's id as it travels, 16 bytes."""
-    job_id: UUID
     fence: int
     type: str
     namespace: str
@@ -79,6 +78,11 @@ class Attempt:
     stop: Stop | None = None
     on_verdict: Callable[[Verdict], None] | None = None
     """Who wants to hear what the row said to its ending, if anybody does."""
+
+    @property
+    def job_id(self) -> UUID:
+        """For people, and for keys of objects: most attempts need it only as it travels."""
+        return UUID(bytes=self.key)
 
     def __repr__(self) -> str:
         return f"<attempt {self.number} of {self.type} {self.job_id} fence {self.fence}>"

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import uuid4
 
+from etcd import rpc_pb2 as pb
+
 from services.mesh.lease.etcd.client import EtcdClient
+from services.mesh.lease.etcd.lock_requests import LockRequests
 from services.mesh.lease.etcd.locks import JobLocks
 from services.mesh.lease.keys import Keys
 from services.mesh.lease.port import Lease
@@ -26,7 +29,7 @@ class SlowEtcd:
         return SimpleNamespace(succeeded=True)
 
 
-def locks_of(etcd: SlowEtcd) -> JobLocks:
+def locks_of(etcd: object) -> JobLocks:
     lease = cast(Lease, SimpleNamespace(alive=True, lease_id=1))
     return JobLocks(cast(EtcdClient, etcd), Keys("/mesh"), lease, "w1")
 
@@ -37,7 +40,7 @@ async def settle() -> None:
 
 
 async def test_who_wants_a_lock_again_waits_until_its_giving_back_is_over():
-    etcd, job, other = SlowEtcd(), uuid4(), uuid4()
+    etcd, job, other = SlowEtcd(), uuid4().bytes, uuid4().bytes
     locks = locks_of(etcd)
     await locks.lock({job: 1})
     unlocking = asyncio.create_task(locks.unlock({job: 1}))
@@ -53,9 +56,60 @@ async def test_who_wants_a_lock_again_waits_until_its_giving_back_is_over():
 
 
 async def test_a_late_unlock_does_not_reach_a_lock_that_was_taken_again():
-    etcd, job = SlowEtcd(), uuid4()
+    etcd, job = SlowEtcd(), uuid4().bytes
     locks = locks_of(etcd)
     await locks.lock({job: 1})
     await locks.lock({job: 2})
     await locks.unlock({job: 1})
     assert etcd.seen == ["put", "put"]
+
+
+def test_a_request_for_many_locks_says_the_same_of_each():
+    job, other = uuid4(), uuid4()
+    requests = LockRequests("/mesh/locks/", "w1", 300)
+    names = [requests.name(one.bytes) for one in (job, other)]
+    assert names == [Keys("/mesh").lock(one).encode() for one in (job, other)]
+    expected = pb.TxnRequest()
+    for name, fence in zip(names, (1, 1234567), strict=True):
+        expected.compare.add(key=name, target=pb.Compare.CREATE, create_revision=0)
+        put = expected.success.add().request_put
+        put.key, put.value, put.lease = name, b"w1/%d" % fence, 300
+    assert requests.take_all([(names[0], 1), (names[1], 1234567)]) == expected
+
+
+def test_locks_are_given_back_if_the_first_still_has_the_lease():
+    requests = LockRequests("/mesh/locks/", "w1", 300)
+    names = [requests.name(uuid4().bytes) for _ in range(3)]
+    expected = pb.TxnRequest()
+    expected.compare.add(key=names[0], target=pb.Compare.LEASE, lease=300)
+    for name in names:
+        expected.success.add().request_delete_range.key = name
+    assert requests.drop_all(names) == expected
+
+
+class CountingEtcd:
+    """Grants everything, and remembers how wide each transaction was, group by group."""
+
+    def __init__(self) -> None:
+        self.widths: list[list[int]] = []
+
+    async def txn(self, request, *, repeatable):
+        groups = [op.request_txn for op in request.success if op.HasField("request_txn")]
+        self.widths.append([len(group.success) for group in groups or [request]])
+        granted = SimpleNamespace(response_txn=SimpleNamespace(succeeded=True))
+        return SimpleNamespace(succeeded=True, responses=[granted for _ in groups])
+
+
+async def test_a_batch_is_one_transaction_within_what_etcd_allows():
+    etcd = CountingEtcd()
+    locks = locks_of(etcd)
+    few, many = ({uuid4().bytes: 1 for _ in range(count)} for count in (128, 500))
+    for fences in (few, many):
+        assert (await locks.lock(fences)).acquired == list(fences)
+        await locks.unlock(fences)
+    assert etcd.widths[:2] == [[128], [128]]
+    for widths in etcd.widths[2:]:
+        assert sum(widths) == 500
+        # etcd takes the width of a level off what the next may have.
+        assert max(widths) + len(widths) <= 128
+    assert len(etcd.widths) == 4

@@ -56,7 +56,7 @@ endings = st.one_of(
 
 
 def attempt_of(job: UUID, fence: int = 1, ran_us: int = 0) -> Attempt:
-    attempt = Attempt(job.bytes, job, fence, "echo", "default", 1)
+    attempt = Attempt(job.bytes, fence, "echo", "default", 1)
     attempt.ran_us = ran_us
     return attempt
 

@@ -14,7 +14,7 @@ from services.worker.domain.foresight import most_ahead
 
 def dispatch(job: int = 1, fence: int = 1, type_: str = "echo") -> Attempt:
     job_id = UUID(int=job)
-    return Attempt(job_id.bytes, job_id, fence, type_, "default", 1)
+    return Attempt(job_id.bytes, fence, type_, "default", 1)
 
 
 def book(capacity: int = 2, max_unsettled: int = 10) -> AttemptBook:

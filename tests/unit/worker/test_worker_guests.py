@@ -84,7 +84,7 @@ def test_types_go_with_those_who_had_them():
 
 def attempt(type_: str, number: int = 1) -> Attempt:
     job_id = UUID(int=number)
-    return Attempt(job_id.bytes, job_id, 1, type_, "default", 1)
+    return Attempt(job_id.bytes, 1, type_, "default", 1)
 
 
 def test_lent_types_are_taken_while_there_is_room_and_refused_afterwards():

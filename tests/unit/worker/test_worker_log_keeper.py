@@ -17,7 +17,7 @@ SOON = 0.01
 
 def attempt() -> Attempt:
     job_id = uuid4()
-    return Attempt(job_id.bytes, job_id, 1, "t", "default", 1)
+    return Attempt(job_id.bytes, 1, "t", "default", 1)
 
 
 def book(*texts: str) -> LogBook:

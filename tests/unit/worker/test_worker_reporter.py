@@ -29,7 +29,7 @@ from services.worker.ports import Orchestrators, ReportStream
 
 def attempt(job: int, fence: int = 1) -> Attempt:
     job_id = UUID(int=job)
-    return Attempt(job_id.bytes, job_id, fence, "echo", "default", 1)
+    return Attempt(job_id.bytes, fence, "echo", "default", 1)
 
 
 class Stream(ReportStream):

@@ -119,7 +119,7 @@ class Notes(Keeper):
 
 def attempt(type_: str, data: bytes = b"") -> Attempt:
     job_id = uuid4()
-    return Attempt(job_id.bytes, job_id, 1, type_, "default", 1, data=data)
+    return Attempt(job_id.bytes, 1, type_, "default", 1, data=data)
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ class Notes(Keeper):
 
 def attempt(type_: str, data: bytes = b"", **fields: Any) -> Attempt:
     job_id = uuid4()
-    return Attempt(job_id.bytes, job_id, 1, type_, "default", 1, data=data, **fields)
+    return Attempt(job_id.bytes, 1, type_, "default", 1, data=data, **fields)
 
 
 @pytest.fixture

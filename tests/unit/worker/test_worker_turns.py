@@ -59,7 +59,7 @@ class Identity(Owner):
 
 def attempt(type_: str = "t") -> Attempt:
     job_id = uuid4()
-    return Attempt(job_id.bytes, job_id, 1, type_, "default", 1)
+    return Attempt(job_id.bytes, 1, type_, "default", 1)
 
 
 class Stand:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from etcd import rpc_pb2 as pb
 from services.mesh.errors import DependencyUnavailable
 from services.mesh.lease.etcd.client import EtcdClient
 from services.mesh.lease.etcd.failure import Refused
+from services.mesh.lease.etcd.lock_requests import LockRequests
 from services.mesh.lease.keys import Keys
 from services.mesh.lease.port import (
     Lease,
@@ -31,11 +32,17 @@ from services.mesh.runtime import Backoff, deadline
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: A lock by its name in etcd, for the dispatch with this fence; and the same with its job.
+NamedFence = tuple[bytes, int]
+Named = tuple[bytes, NamedFence]
 
 #: etcd's own default for --max-txn-ops.
 MAX_TXN_OPS = 128
 #: etcd takes the width of each level off the allowance of the next; ours go two levels deep.
 NESTED_LEVELS = 2
+#: So a transaction can have a few times as many locks as operations, in groups: a call, and a
+#: record in etcd's log, cost as much as a few dozen locks.
+MAX_GROUPS = 8
 BACKOFF = Backoff(first=0.2, ceiling=2.0)
 
 
@@ -44,21 +51,21 @@ class EtcdLockTable(LockTable):
 
     def __init__(self, client: EtcdClient, keys: Keys, *, max_txn_ops: int = MAX_TXN_OPS) -> None:
         self._client = client
-        self._prefix = keys.locks.encode()
+        self._keys = keys
         self._max_txn_ops = max_txn_ops
 
-    async def held(self, job_ids: Iterable[UUID]) -> dict[UUID, LockOwner]:
-        found = await _all(self._read(chunk) for chunk in _chunks(job_ids, self._max_txn_ops))
+    async def held(self, jobs: Iterable[bytes]) -> dict[bytes, LockOwner]:
+        found = await _all(self._read(chunk) for chunk in _chunks(jobs, self._max_txn_ops))
         return dict(chain.from_iterable(found))
 
-    async def _read(self, job_ids: Sequence[UUID]) -> list[tuple[UUID, LockOwner]]:
+    async def _read(self, jobs: Sequence[bytes]) -> list[tuple[bytes, LockOwner]]:
         request = pb.TxnRequest()
-        for job_id in job_ids:
-            request.success.add().request_range.key = self._prefix + str(job_id).encode()
+        for job in jobs:
+            request.success.add().request_range.key = self._keys.lock(UUID(bytes=job)).encode()
         response = await self._client.txn(request, repeatable=True)
         return [
-            (job_id, LockOwner.parse(read.response_range.kvs[0].value))
-            for job_id, read in zip(job_ids, response.responses, strict=True)
+            (job, LockOwner.parse(read.response_range.kvs[0].value))
+            for job, read in zip(jobs, response.responses, strict=True)
             if read.response_range.kvs
         ]
 
@@ -76,19 +83,21 @@ class JobLocks(Locks):
         max_txn_ops: int = MAX_TXN_OPS,
     ) -> None:
         self._client = client
-        self._prefix = keys.locks.encode()
+        self._requests = LockRequests(keys.locks, worker_id, lease.lease_id)
         self._lease = lease
-        self._worker_id = worker_id.encode()
         self._max_txn_ops = max_txn_ops
         self._max_nested = max(1, max_txn_ops - NESTED_LEVELS)
-        #: Locks we know to be ours, with their fences. Never more than the worker has jobs in hand.
-        self._mine: dict[UUID, int] = {}
+        groups = max(1, min(MAX_GROUPS, max_txn_ops // 2))
+        self._max_group = max_txn_ops - groups if groups > 1 else max_txn_ops
+        self._max_at_once = groups * self._max_group
+        #: Locks we know to be ours. Never more than the worker has jobs in hand.
+        self._mine: dict[bytes, NamedFence] = {}
         #: Locks to be given back that etcd did not confirm. Kept here, or nobody else could run
         #: these jobs while we live.
-        self._owed: dict[UUID, int] = {}
+        self._owed: dict[bytes, NamedFence] = {}
         self._repaying: asyncio.Task[None] | None = None
-        #: Locks whose giving back is under way: etcd may run it now, later or twice.
-        self._dropping: dict[UUID, asyncio.Event] = {}
+        #: Jobs whose locks are being given back: etcd may run that now, later or twice.
+        self._dropping: dict[asyncio.Event, frozenset[bytes]] = {}
 
     async def close(self) -> None:
         """Stop repeating unlocks; what is still owed ends with the lease."""
@@ -99,97 +108,74 @@ class JobLocks(Locks):
 
     # --- lock ---
 
-    async def lock(self, fences: Mapping[UUID, int]) -> LockResult:
-        for over in {self._dropping[job_id] for job_id in fences if job_id in self._dropping}:
+    async def lock(self, fences: Mapping[bytes, int]) -> LockResult:
+        under_way = [over for over, jobs in self._dropping.items() if not jobs.isdisjoint(fences)]
+        for over in under_way:
             await over.wait()
         self._require_lease()
+        name = self._requests.name
+        wanted = {job: (name(job), fence) for job, fence in fences.items()}
         parts = await _all(
-            self._lock_chunk(chunk) for chunk in _chunks(fences.items(), self._max_txn_ops)
+            self._lock_chunk(chunk) for chunk in _chunks(wanted.items(), self._max_at_once)
         )
-        result = LockResult()
-        for part in parts:
-            result.acquired.extend(part.acquired)
-            result.held.update(part.held)
-        for job_id in result.acquired:
-            self._mine[job_id] = fences[job_id]
-            self._owed.pop(job_id, None)
+        held = dict(chain.from_iterable(part.items() for part in parts))
+        for job in held:
+            del wanted[job]
+        self._mine.update(wanted)
+        for job in self._owed.keys() & wanted.keys():
+            del self._owed[job]
         # The lease may have ended while the answer travelled: then these locks are worth nothing.
         self._require_lease()
-        return result
+        return LockResult(list(wanted), held)
 
     def _require_lease(self) -> None:
         if not self._lease.alive:
             raise LeaseLost(self._lease.lease_id, self._lease.state.value)
 
-    async def _lock_chunk(self, wanted: Sequence[tuple[UUID, int]]) -> LockResult:
+    async def _lock_chunk(self, wanted: Sequence[Named]) -> dict[bytes, LockOwner]:
+        """Lock these; those that others hold."""
         try:
-            if await self._take_all(wanted):
-                return LockResult([job_id for job_id, _ in wanted])
-            parts = [await self._take_each(part) for part in _chunks(wanted, self._max_nested)]
+            rest = await self._take_all(wanted)
+            parts = [await self._take_each(part) for part in _chunks(rest, self._max_nested)]
         except Refused as refused:
             if refused.lease_not_found:
                 raise LeaseLost(self._lease.lease_id, "etcd does not know it") from refused
             raise
-        acquired = list(chain.from_iterable(part.acquired for part in parts))
-        return LockResult(acquired, dict(chain.from_iterable(p.held.items() for p in parts)))
+        return dict(chain.from_iterable(part.items() for part in parts))
 
-    async def _take_all(self, wanted: Sequence[tuple[UUID, int]]) -> bool:
-        """All of them, or none if one is held."""
-        request = pb.TxnRequest()
-        compare, success, lease_id = request.compare, request.success, self._lease.lease_id
-        for job_id, fence in wanted:
-            key = self._prefix + str(job_id).encode()
-            compare.add(key=key, target=pb.Compare.CREATE, create_revision=0)
-            put = success.add().request_put
-            put.key, put.value, put.lease = key, self._value(fence), lease_id
+    async def _take_all(self, wanted: Sequence[Named]) -> list[Named]:
+        """All of them, group by group, but no group of which one is held: those that are left."""
+        groups = self._groups_of(wanted)
+        requests = [self._requests.take_all(lock for _, lock in group) for group in groups]
         # Run twice, the second finds the keys of the first and fails; taking each then finds them
         # to be ours.
-        return (await self._client.txn(request, repeatable=True)).succeeded
+        return await self._run(requests, groups)
 
-    async def _take_each(self, wanted: Sequence[tuple[UUID, int]]) -> LockResult:
-        """Each that is free or already ours; for the others, who holds them."""
-        request = pb.TxnRequest(success=[self._take_one(job_id, fence) for job_id, fence in wanted])
+    async def _take_each(self, wanted: Sequence[Named]) -> dict[bytes, LockOwner]:
+        """Each that is free or already ours; the others, with who holds them."""
+        request = self._requests.take_each(lock for _, lock in wanted)
         response = await self._client.txn(request, repeatable=True)
-        result = LockResult()
-        for (job_id, _), answer in zip(wanted, response.responses, strict=True):
-            holder = _holder(answer.response_txn)
-            if holder is None:
-                result.acquired.append(job_id)
-            else:
-                result.held[job_id] = LockOwner.parse(holder.value)
-        return result
-
-    def _take_one(self, job_id: UUID, fence: int) -> pb.RequestOp:
-        key, lease_id = self._prefix + str(job_id).encode(), self._lease.lease_id
-        put = pb.RequestOp(
-            request_put=pb.PutRequest(key=key, value=self._value(fence), lease=lease_id)
-        )
-        read = pb.RequestOp(request_range=pb.RangeRequest(key=key))
-        free = pb.Compare(key=key, target=pb.Compare.CREATE, create_revision=0)
-        ours = pb.Compare(key=key, target=pb.Compare.LEASE, lease=lease_id)
-        retake = pb.TxnRequest(compare=[ours], success=[put], failure=[read])
-        take = pb.TxnRequest(
-            compare=[free], success=[put], failure=[pb.RequestOp(request_txn=retake)]
-        )
-        return pb.RequestOp(request_txn=take)
-
-    def _value(self, fence: int) -> bytes:
-        return b"%b/%d" % (self._worker_id, fence)
+        holders = (_holder(answer.response_txn) for answer in response.responses)
+        return {
+            job: LockOwner.parse(holder.value)
+            for (job, _), holder in zip(wanted, holders, strict=True)
+            if holder is not None
+        }
 
     # --- unlock ---
 
-    async def unlock(self, fences: Mapping[UUID, int]) -> None:
+    async def unlock(self, fences: Mapping[bytes, int]) -> None:
         """Give locks back. What etcd does not confirm now is repeated until it does."""
-        known: list[tuple[UUID, int]] = []
-        unsure: list[tuple[UUID, int]] = []
-        for job_id, fence in fences.items():
-            mine = self._mine.get(job_id)
+        known: list[Named] = []
+        unsure: list[Named] = []
+        for job, fence in fences.items():
+            mine = self._mine.get(job)
             if mine is None:
-                unsure.append((job_id, fence))
-            elif mine == fence:
-                del self._mine[job_id]
-                known.append((job_id, fence))
-        drop = [self._drop_all(chunk) for chunk in _chunks(known, self._max_txn_ops)]
+                unsure.append((job, (self._requests.name(job), fence)))
+            elif mine[1] == fence:
+                del self._mine[job]
+                known.append((job, mine))
+        drop = [self._drop_all(chunk) for chunk in _chunks(known, self._max_at_once)]
         drop += [self._drop_each(chunk) for chunk in _chunks(unsure, self._max_nested)]
         with self._under_way(known):
             try:
@@ -200,46 +186,51 @@ class JobLocks(Locks):
                 self._owe(chain(known, unsure))
 
     @contextmanager
-    def _under_way(self, ours: Sequence[tuple[UUID, int]]) -> Iterator[None]:
+    def _under_way(self, ours: Sequence[Named]) -> Iterator[None]:
         """Who wants one of these again waits until the block has ended."""
         over = asyncio.Event()
-        self._dropping.update((job_id, over) for job_id, _ in ours)
+        self._dropping[over] = frozenset(job for job, _ in ours)
         try:
             yield
         finally:
-            for job_id, _ in ours:
-                del self._dropping[job_id]
+            del self._dropping[over]
             over.set()
 
-    async def _drop_all(self, ours: Sequence[tuple[UUID, int]]) -> None:
-        request = pb.TxnRequest()
-        for job_id, _ in ours:
-            key = self._prefix + str(job_id).encode()
-            request.success.add().request_delete_range.key = key
-        first = request.success[0].request_delete_range.key
-        # All keys of a lease die in one revision: if the first still has ours, so have the rest.
-        # To compare every value would cost etcd a fifth more of all that it does for a job.
-        request.compare.add(key=first, target=pb.Compare.LEASE, lease=self._lease.lease_id)
+    async def _drop_all(self, ours: Sequence[Named]) -> None:
+        groups = self._groups_of(ours)
+        requests = [self._requests.drop_all([name for _, (name, _) in group]) for group in groups]
         # Run twice, the second finds nothing; dropping each then has nothing to do.
-        if not (await self._client.txn(request, repeatable=True)).succeeded:
-            for part in _chunks(ours, self._max_nested):
-                await self._drop_each(part)
+        for part in _chunks(await self._run(requests, groups), self._max_nested):
+            await self._drop_each(part)
 
-    async def _drop_each(self, maybe_ours: Sequence[tuple[UUID, int]]) -> None:
-        request = pb.TxnRequest(success=[self._drop_one(*item) for item in maybe_ours])
+    async def _drop_each(self, maybe_ours: Sequence[Named]) -> None:
+        request = self._requests.drop_each(lock for _, lock in maybe_ours)
         await self._client.txn(request, repeatable=True)
 
-    def _drop_one(self, job_id: UUID, fence: int) -> pb.RequestOp:
-        key = self._prefix + str(job_id).encode()
-        # By value: the job may have come back to us meanwhile, and that lock must stay.
-        ours = pb.Compare(key=key, target=pb.Compare.VALUE, value=self._value(fence))
-        delete = pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key))
-        return pb.RequestOp(request_txn=pb.TxnRequest(compare=[ours], success=[delete]))
+    # --- many in one transaction ---
+
+    def _groups_of(self, locks: Sequence[Named]) -> list[Sequence[Named]]:
+        """What one transaction can take: as it is, or within others."""
+        if len(locks) <= self._max_txn_ops:
+            return [locks]
+        return [*_chunks(locks, self._max_group)]
+
+    async def _run(
+        self, requests: Sequence[pb.TxnRequest], groups: Sequence[Sequence[Named]]
+    ) -> list[Named]:
+        """Run a request for each of the groups; the locks of those that did not succeed."""
+        if len(requests) == 1:
+            answer = await self._client.txn(requests[0], repeatable=True)
+            return [] if answer.succeeded else list(groups[0])
+        together = pb.TxnRequest(success=[pb.RequestOp(request_txn=one) for one in requests])
+        answers = (await self._client.txn(together, repeatable=True)).responses
+        failed = [not answer.response_txn.succeeded for answer in answers]
+        return list(chain.from_iterable(compress(groups, failed)))
 
     # --- unlocks that were not confirmed ---
 
-    def _owe(self, items: Iterable[tuple[UUID, int]]) -> None:
-        self._owed.update((job_id, fence) for job_id, fence in items if job_id not in self._mine)
+    def _owe(self, items: Iterable[Named]) -> None:
+        self._owed.update((job, lock) for job, lock in items if job not in self._mine)
         if self._repaying is None or self._repaying.done():
             self._repaying = asyncio.create_task(self._repay(), name="unlock-again")
 
@@ -254,10 +245,10 @@ class JobLocks(Locks):
             except DependencyUnavailable:
                 failures += 1
             else:
-                for job_id, fence in part:
+                for job, lock in part:
                     # Meanwhile the job may have been locked again, and be owed for that lock now.
-                    if self._owed.get(job_id, fence) == fence:
-                        self._owed.pop(job_id, None)
+                    if self._owed.get(job) == lock:
+                        del self._owed[job]
 
 
 def _holder(take: pb.TxnResponse) -> kv_pb2.KeyValue | None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -47,9 +47,9 @@ class World(Protocol):
     def locks(self, lease: Lease, worker_id: str) -> Locks: ...
 
 
-def jobs(count: int) -> dict[UUID, int]:
+def jobs(count: int) -> dict[bytes, int]:
     """Fresh jobs, each with a fence."""
-    return {uuid4(): fence for fence in range(1, count + 1)}
+    return {uuid4().bytes: fence for fence in range(1, count + 1)}
 
 
 async def following(events: AsyncGenerator[WatchEvent, None]) -> WatchEvent:
@@ -193,7 +193,7 @@ class LocksConformance:
         assert sorted(result.acquired) == sorted(fences)
         assert result.held == {}
         held = await world.table.held(fences)
-        assert held == {job_id: LockOwner("w1", fence) for job_id, fence in fences.items()}
+        assert held == {job: LockOwner("w1", fence) for job, fence in fences.items()}
 
     async def test_a_held_job_is_told_apart_from_the_free_ones(self, world: World) -> None:
         fences = jobs(5)
@@ -203,13 +203,25 @@ class LocksConformance:
         assert result.held == {taken: LockOwner("w1", 7)}
         assert sorted(result.acquired) == sorted(set(fences) - {taken})
 
+    async def test_one_that_is_held_among_many_keeps_back_no_other(self, world: World) -> None:
+        fences = jobs(1300)
+        taken = list(fences)[700]
+        await world.locks(await world.grant(), "w1").lock({taken: 7})
+        locks = world.locks(await world.grant(), "w2")
+        result = await locks.lock(fences)
+        assert result.held == {taken: LockOwner("w1", 7)}
+        assert sorted(result.acquired) == sorted(set(fences) - {taken})
+        assert len(await world.table.held(fences)) == 1300
+        await locks.unlock(fences)
+        assert await world.table.held(fences) == {taken: LockOwner("w1", 7)}
+
     async def test_the_own_lock_counts_as_acquired_with_the_newer_fence(self, world: World) -> None:
         locks = world.locks(await world.grant(), "w1")
-        job_id = uuid4()
-        await locks.lock({job_id: 1})
-        result = await locks.lock({job_id: 2})
-        assert result.acquired == [job_id]
-        assert await world.table.held([job_id]) == {job_id: LockOwner("w1", 2)}
+        job = uuid4().bytes
+        await locks.lock({job: 1})
+        result = await locks.lock({job: 2})
+        assert result.acquired == [job]
+        assert await world.table.held([job]) == {job: LockOwner("w1", 2)}
 
     async def test_an_unlocked_job_is_free(self, world: World) -> None:
         fences = jobs(200)
@@ -220,7 +232,7 @@ class LocksConformance:
 
     async def test_an_unlock_that_comes_late_spares_the_newer_lock(self, world: World) -> None:
         locks = world.locks(await world.grant(), "w1")
-        again, gone = uuid4(), uuid4()
+        again, gone = jobs(2)
         await locks.lock({again: 1, gone: 1})
         await locks.lock({again: 2})
         await locks.unlock({again: 1, gone: 1})
