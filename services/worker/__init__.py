@@ -13,7 +13,8 @@ Parts (`app`)
     Grabber     one per type. Keeps one grab outstanding, for the room there is or will be soon.
     Tenure      one identity at work: its inbox, locks, reports. Locks a batch in one transaction.
     Turns       what was asked for ahead of room waits here, locked, for a second at most.
-    Runner      one task per attempt, from its input to its ending; stopping it is cancelling that.
+    Runner      an attempt from its input to its ending; stopping it is cancelling its task.
+    Crew        those tasks: one for each attempt that waits; what never waits shares one.
     Reporter    one stream to any Orchestrator; tells everything again until it has a verdict.
     Node        one tenure after the other, and the drain at the end.
 

@@ -1,7 +1,7 @@
 """Lines that handlers log in the worker's own loop, brought to the logs of their attempts.
 
-Whose line it is follows from the context in which it was logged: an attempt is a task of its own,
-and what that starts (tasks, threads by `asyncio.to_thread`) inherits its context.
+Whose line it is follows from the context in which it was logged: an attempt has one of its own, and
+what it starts (tasks, threads by `asyncio.to_thread`) inherits that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AttemptLogs(logging.Handler):
         super().__init__(logging.NOTSET)
         self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
         self._observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
-        #: What the calling task, and those it starts, log from now on belongs to this attempt.
+        #: What is logged in this context, and by what is started in it, is this attempt's.
         self.follow: Callable[[Observer], object] = self._observer.set
         self._loop: asyncio.AbstractEventLoop | None = None
 

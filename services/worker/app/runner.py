@@ -1,22 +1,24 @@
 """Lives through attempts: input, handler, output, ending; and stops them when asked to.
 
-Each attempt is one asyncio task from its start to its ending, so that stopping it, whatever it is
-doing, is cancelling that task. Why it was stopped is written on the attempt, and decides what is
-reported.
+An attempt that waits for anything has an asyncio task to itself until its ending (see `crew`), so
+that stopping it, whatever it is doing, is cancelling that task. Why it was stopped is written on
+the attempt, and decides what is reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from services.mesh.clock import Clock
+from services.mesh.jobs.model import ObjectRef
 from services.worker.app.courier import Courier
+from services.worker.app.crew import Crew
 from services.worker.app.log_keeper import LogKeeper
 from services.worker.app.run import Keeper, Run
 from services.worker.app.voice import Voice
@@ -76,6 +78,7 @@ class Runner:
         self._settings = settings
         self.log_bytes = settings.log_bytes
         self.logs = LogKeeper(courier.keep_log_so_far, settings.log_seconds)
+        self._crew = Crew(self._live, clock)
         self._runs: dict[Attempt, Run] = {}
         #: Runs whose start was not reported yet, the oldest first.
         self._fresh: dict[Run, None] = {}
@@ -94,20 +97,24 @@ class Runner:
             run.began = self._clock.monotonic()
         self._runs[attempt] = run
         self._idle.clear()
-        run.task = asyncio.get_running_loop().create_task(self._live(run), name="attempt")
+        self._crew.launch(run)
 
     def stop(self, attempt: Attempt, why: Stop) -> bool:
         """Stop an attempt; False if it is not running. The first reason counts."""
         run = self._runs.get(attempt)
-        if run is None or run.task is None:
+        if run is None:
             return False
         if attempt.stop is None:
             attempt.stop = why
-            if run.limits is not None:
-                run.limits.end()
-            run.task.cancel()
-            self._set_timer(run, _later(self._settings.abandon_after, self._abandon, run))
+            if run.task is not None:  # else it has not begun, and will not
+                self._cancel(run, run.task)
         return True
+
+    def _cancel(self, run: Run, task: asyncio.Task[None]) -> None:
+        if run.limits is not None:
+            run.limits.end()
+        task.cancel()
+        self._set_timer(run, _later(self._settings.abandon_after, self._abandon, run, task))
 
     def stop_all(self, why: Stop) -> int:
         return sum(self.stop(attempt, why) for attempt in tuple(self._runs))
@@ -115,8 +122,8 @@ class Runner:
     def abandon_all(self) -> None:
         """Report those that were stopped and have not ended yet; waiting longer is no use."""
         for run in tuple(self._runs.values()):
-            if run.attempt.stop is not None:
-                self._abandon(run)
+            if run.attempt.stop is not None and run.task is not None:
+                self._abandon(run, run.task)
 
     async def idle(self) -> None:
         """Return when nothing runs."""
@@ -124,6 +131,7 @@ class Runner:
 
     async def close(self) -> None:
         """End what still runs, without reports."""
+        self._crew.close()
         tasks = {run.task for run in self._runs.values() if run.task is not None} | self._deaf
         for task in tasks:
             task.cancel()
@@ -149,7 +157,7 @@ class Runner:
         ending: Ending | None = None
         try:
             if attempt.stop is None:
-                ending = await self._run(run)
+                ending = await self._run(run, self._executors[attempt.type])
         except asyncio.CancelledError:
             if attempt.stop is None and run.task is not None and run.task.cancelling():
                 self._forget(run)
@@ -173,14 +181,17 @@ class Runner:
             was_kept = self.logs.ended(run.attempt)
             await self._courier.keep_log(run.attempt, spoken.log.all(), was_kept=was_kept)
 
-    async def _run(self, run: Run) -> Ending:
+    def _run(self, run: Run, executor: Executor) -> Awaitable[Ending]:
         attempt = run.attempt
-        executor = self._executors[attempt.type]
         if attempt.object is None or executor.reads_objects:
-            return await self._execute(run, executor, attempt.data)
+            return self._execute(run, executor, attempt.data)
+        return self._fetch_and_execute(run, executor, attempt.object)
+
+    async def _fetch_and_execute(self, run: Run, executor: Executor, ref: ObjectRef) -> Ending:
+        attempt = run.attempt
         try:
             as_file = executor.wants_file(attempt.type)
-            source = await self._courier.fetch(attempt, attempt.object, as_file=as_file)
+            source = await self._courier.fetch(attempt, ref, as_file=as_file)
             if isinstance(source, Failed | HandedBack):
                 return source
             return await self._execute(run, executor, source)
@@ -232,7 +243,8 @@ class Runner:
     def _over(self, run: Run, ending: Ending | None) -> None:
         if not run.took:
             self._handler_over(run)
-        self._set_timer(run, None)
+        if run.timer is not None:
+            self._set_timer(run, None)
         self._forget(run)
         self._report(run, ending)
 
@@ -281,11 +293,10 @@ class Runner:
             del self._fresh[run]
             run.keeper.tell(Report(run.attempt, Started()))
 
-    def _abandon(self, run: Run) -> None:
+    def _abandon(self, run: Run, task: asyncio.Task[None]) -> None:
         """A stopped handler does not end: report what it was stopped for."""
-        stop, task = run.attempt.stop, run.task
+        stop = run.attempt.stop
         assert stop is not None
-        assert task is not None
         self._deaf.add(task)
         task.add_done_callback(self._deaf.discard)
         extra = {"action": "attempt_deaf", "job_id": str(run.attempt.job_id), "stop": stop.value}

@@ -272,3 +272,12 @@ def test_readiness_needs_lease_orchestrator_and_intake() -> None:
     assert readiness.ready
     dependencies.intake(False, "draining")
     assert readiness.missing() == {"intake": "draining"}
+
+
+async def test_one_that_is_stopped_before_it_begins_is_handed_back_at_once(runner: Runner) -> None:
+    notes, stopped = Notes(), attempt("slow")
+    runner.launch(stopped, notes)
+    assert runner.stop(stopped, Stop.OPERATOR)
+    async with asyncio.timeout(0.05):  # less than a deaf one is waited for
+        assert isinstance(await notes.ending(), HandedBack)
+    assert stopped.start_us == 0
