@@ -241,15 +241,14 @@ def answers_from_proto(
 ) -> list[Answer]:
     # A verdict of a newer version is unknown to us: asking again later is safe.
     answers = [
-        Answer(verdict.job_id, verdict.dispatch_no, _VERDICTS.get(verdict.verdict, Verdict.RETRY))
-        for verdict in message.verdicts
+        Answer(_VERDICTS.get(one.verdict, Verdict.RETRY), [(one.job_id, one.dispatch_no)])
+        for one in message.verdicts
     ]
     for run in message.judged:
-        said, keys = _VERDICTS.get(run.verdict, Verdict.RETRY), run.job_ids
-        answers += [
-            Answer(keys[at : at + ID_BYTES], fence, said)
-            for at, fence in zip(range(0, len(keys), ID_BYTES), run.dispatch_nos, strict=False)
-        ]
+        ids = run.job_ids
+        keys = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
+        dispatches = list(zip(keys, run.dispatch_nos, strict=False))
+        answers.append(Answer(_VERDICTS.get(run.verdict, Verdict.RETRY), dispatches))
     return answers
 
 

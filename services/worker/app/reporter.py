@@ -71,8 +71,10 @@ class Reporter:
         self._open: dict[Report, None] = {}
         #: What the present stream has still to be told.
         self._outbox: deque[Report] = deque()
-        #: What the present stream was told and has not answered: by job and fence, in order.
-        self._told: dict[tuple[bytes, int], list[Report]] = {}
+        #: What the present stream was told and has not answered: of each attempt, by job and fence,
+        #: the first, and what was told of it after that.
+        self._told: dict[tuple[bytes, int], Report] = {}
+        self._told_next: dict[tuple[bytes, int], deque[Report]] = {}
         self._progress: dict[Attempt, Report] = {}
         self._again: list[Report] = []
         self._again_timer: asyncio.TimerHandle | None = None
@@ -151,7 +153,7 @@ class Reporter:
     def _start_over(self) -> None:
         """On a new stream everything open is told again."""
         self._cancel_again()
-        self._told = {}
+        self._told, self._told_next = {}, {}
         self._may_send.set()
         self._drop_overtaken()
         self._outbox = deque(self._open)
@@ -192,8 +194,9 @@ class Reporter:
             if self._progress and self._progress.get(report.attempt) is report:
                 del self._progress[report.attempt]
         for report in batch:
-            attempt = report.attempt
-            self._told.setdefault((attempt.key, attempt.fence), []).append(report)
+            dispatch = report.attempt.key, report.attempt.fence
+            if self._told.setdefault(dispatch, report) is not report:
+                self._told_next.setdefault(dispatch, deque()).append(report)
         return batch
 
     # --- verdicts
@@ -204,19 +207,22 @@ class Reporter:
             self._judge(answers)
 
     def _judge(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
-            report = self._told_first(answer)
-            if report is None or report not in self._open:
-                continue
-            if answer.verdict is Verdict.RETRY:
-                report.tries += 1
-                self._again.append(report)
-            elif answer.verdict is Verdict.INVALID and report.is_ending and not report.refused:
-                self._tell_refused(report)
-            else:
-                self._final(report, answer.verdict)
+        for verdict, dispatches in answers:
+            for dispatch in dispatches:
+                report = self._told_first(dispatch)
+                if report is not None and report in self._open:
+                    self._judge_one(report, verdict)
         if self._again and self._again_timer is None:
             self._arm_again()
+
+    def _judge_one(self, report: Report, verdict: Verdict) -> None:
+        if verdict is Verdict.RETRY:
+            report.tries += 1
+            self._again.append(report)
+        elif verdict is Verdict.INVALID and report.is_ending and not report.refused:
+            self._tell_refused(report)
+        else:
+            self._final(report, verdict)
 
     def _tell_refused(self, report: Report) -> None:
         """An ending that cannot be stored must not leave its job running for ever."""
@@ -226,15 +232,13 @@ class Reporter:
         self._outbox.append(report)
         self._wake.set()
 
-    def _told_first(self, answer: Answer) -> Report | None:
+    def _told_first(self, dispatch: tuple[bytes, int]) -> Report | None:
         """The report that is answered: those about one attempt are answered in order."""
-        dispatch = answer.key, answer.fence
-        told = self._told.get(dispatch)
-        if told is None:
-            return None
-        report = told.pop(0)
-        if not told:
-            del self._told[dispatch]
+        report = self._told.pop(dispatch, None)
+        if self._told_next and (others := self._told_next.get(dispatch)) is not None:
+            self._told[dispatch] = others.popleft()
+            if not others:
+                del self._told_next[dispatch]
         return report
 
     def _final(self, report: Report, verdict: Verdict) -> None:
@@ -247,7 +251,7 @@ class Reporter:
             self._listener.stale(report.attempt)
 
     def _close(self, report: Report) -> None:
-        self._open.pop(report, None)
+        del self._open[report]
         if not self._open:
             self._idle.set()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import NamedTuple
@@ -120,11 +120,10 @@ class Verdict(Enum):
 
 
 class Answer(NamedTuple):
-    """A verdict and the report it is about, by the attempt's key and fence."""
+    """A verdict, and the reports it is about, by the keys and fences of their attempts."""
 
-    key: bytes
-    fence: int
     verdict: Verdict
+    dispatches: Sequence[tuple[bytes, int]]
 
 
 def outcome_of(ending: Ending) -> str:

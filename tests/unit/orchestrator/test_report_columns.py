@@ -55,6 +55,15 @@ endings = st.one_of(
 )
 
 
+def heard(answer: pb.ReportAttemptsResponse) -> list[tuple[bytes, int, str]]:
+    """Each verdict with the key and fence it is about, in order."""
+    return [
+        (key, fence, verdict.value)
+        for verdict, dispatches in answers_from_proto(answer)
+        for key, fence in dispatches
+    ]
+
+
 def attempt_of(job: UUID, fence: int = 1, ran_us: int = 0) -> Attempt:
     attempt = Attempt(job.bytes, fence, "echo", "default", 1)
     attempt.ran_us = ran_us
@@ -145,7 +154,7 @@ def test_both_encodings_of_verdicts_are_read_as_the_same_answers_in_order(given_
     asked = [reports.Started(job, fence, "w-1") for job, fence, _ in given_]
     verdicts = [verdict for _, _, verdict in given_]
     as_messages, in_columns = (
-        answers_from_proto(
+        heard(
             pb.ReportAttemptsResponse.FromString(
                 convert_reports.answer_to_proto(
                     asked, verdicts, columns=columns
@@ -164,7 +173,7 @@ async def test_a_success_in_columns_has_the_verdict_of_its_own_row() -> None:
     request = reports_to_proto(told, columns=True)
     assert not request.reports
     _, answer = await conversed(rows, hello(columns=True), request)
-    verdicts = {a.key: a.verdict.value for a in answers_from_proto(answer)}
+    verdicts = {key: verdict for key, _, verdict in heard(answer)}
     assert verdicts == {job.bytes: "stale" if job == STALE else "committed" for job in JOBS}
 
 
@@ -180,8 +189,8 @@ async def test_an_entry_that_is_no_job_is_refused_alone() -> None:
     rows = Rows()
     told = [Report(attempt_of(UUID(int=5)), Succeeded()), Report(attempt_of(JOBS[1]), Succeeded())]
     answers = await conversed(rows, hello(columns=True), reports_to_proto(told, columns=True))
-    heard = [a for answer in answers for a in answers_from_proto(answer)]
-    assert [(a.key, a.verdict.value) for a in heard] == [
+    told_back = [one for answer in answers for one in heard(answer)]
+    assert [(key, verdict) for key, _, verdict in told_back] == [
         (UUID(int=5).bytes, "invalid"),
         (JOBS[1].bytes, "committed"),
     ]

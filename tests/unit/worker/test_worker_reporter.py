@@ -48,7 +48,7 @@ class Stream(ReportStream):
         raise DependencyUnavailable("orchestrator")
 
     def answer(self, *reports: Report, verdict: Verdict = Verdict.COMMITTED) -> None:
-        told = [Answer(r.attempt.key, r.attempt.fence, verdict) for r in reports]
+        told = [Answer(verdict, [(r.attempt.key, r.attempt.fence)]) for r in reports]
         self._answers.put_nowait(told)
 
     def break_off(self) -> None:
