@@ -35,6 +35,10 @@ class Output:
     content_type: str
 
 
+#: Of a handler that returns nothing.
+NO_OUTPUT = Output(b"", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """Which argument of a handler gets what; None where it takes no such thing."""
@@ -160,7 +164,7 @@ def _as_file(source: bytes | Path, context: Context) -> Path:
 def encode(value: Any) -> Output:
     """What a handler returned, as it is stored. A Snooze that it returned is raised."""
     if value is None:
-        return Output(b"", "")
+        return NO_OUTPUT
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Output(bytes(value), BYTES_TYPE)
     if isinstance(value, Path):

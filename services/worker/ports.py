@@ -35,6 +35,9 @@ class Returned:
     release: Callable[[], Awaitable[None]] | None = None
 
 
+RETURNED_NOTHING = Returned(b"", "")
+
+
 class Observer(Protocol):
     """Follows one attempt while it runs, and takes what its handler says. Of the worker's loop."""
 

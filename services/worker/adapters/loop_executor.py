@@ -11,7 +11,7 @@ from pathlib import Path
 from jobmesh.context import Context, Hooks
 from jobmesh.errors import AttemptCancelled, HandlerError, PermanentFailure, RetryAfter, Snooze
 from jobmesh.handlers import HandlerSpec
-from jobmesh.invocation import decode, encode, invoke_async, parameters_of
+from jobmesh.invocation import NO_OUTPUT, decode, encode, invoke_async, parameters_of
 
 from services.mesh.jobs.model import NO_PAYLOAD, Payload
 from services.mesh.jobs.retry import FailureKind
@@ -19,7 +19,7 @@ from services.worker.adapters.handler_logs import AttemptLogs
 from services.worker.adapters.tracebacks import Tracebacks
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import Failed, Snoozed, failure
-from services.worker.ports import Executor, Observer, Returned
+from services.worker.ports import RETURNED_NOTHING, Executor, Observer, Returned
 
 #: Checkpoints of one attempt that may be under way; more means that nobody awaits them.
 MAX_CHECKPOINTS = 16
@@ -73,6 +73,8 @@ class LoopExecutor(Executor):
                 output.content, output.content_type, partial(asyncio.to_thread, context.close)
             )
         context.close()
+        if output is NO_OUTPUT:
+            return RETURNED_NOTHING
         return Returned(output.content, output.content_type)
 
     def _context(self, attempt: Attempt, observer: Observer) -> Context:

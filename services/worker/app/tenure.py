@@ -54,6 +54,8 @@ LIMIT_REACHED = HandedBack("limit reached", 0.2)
 LEASE_LOST = HandedBack("lease lost")
 ETCD_AWAY = HandedBack("etcd away", 1.0)
 DRAIN = HandedBack("drain")
+#: Endings after which the job may start anywhere, at once or soon.
+RUNS_AGAIN = (HandedBack, Snoozed)
 LAST_SECONDS = 1.0
 NO_SCHEDULER = Backoff(first=0.1, ceiling=2.0)
 
@@ -193,12 +195,12 @@ class Tenure(Owner, Inbox, Listener):
         batch.hold(self._around.clock.monotonic(), self._clocks)
         grabber = self._grabbers.get(batch.type)
         taken = [attempt for attempt in batch.attempts if self._admit(attempt)]
+        if taken:  # first: handlers wait for it, and nobody yet for the next grab
+            self._tasks.spawn(self._take_up(taken), "take-up")
         if grabber is not None:
             if any(attempt.limits for attempt in taken):
                 grabber.foresee_nothing()
             grabber.answered(batch.grab_no)
-        if taken:
-            self._tasks.spawn(self._take_up(taken), "take-up")
 
     def _admit(self, attempt: Attempt) -> bool:
         decision = self._book.admit(attempt)
@@ -332,7 +334,7 @@ class Tenure(Owner, Inbox, Listener):
                 attempt.on_verdict(Verdict.STALE)
             self._settle(attempt)
         else:
-            if isinstance(ending, HandedBack | Snoozed):
+            if isinstance(ending, RUNS_AGAIN):
                 # It runs nowhere now, and the next worker should not find it locked.
                 self._unlock(attempt)
             self._reporter.add(Report(attempt, ending, traceparent))

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 #: How long, in seconds, something that nobody waits for is kept for company: a transaction costs
 #: about as much with a hundred as with one, and etcd writes each to its disk.
-PATIENCE = 0.05
+PATIENCE = 0.5
 #: So many do not wait for more: they fill a transaction.
 ENOUGH = 128
 
