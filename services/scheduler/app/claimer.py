@@ -184,10 +184,12 @@ class Claimer(Loop):
         if after.full is not None:
             await self._answer_empty(after.full)
         if brought is not None and brought.jobs:
-            # A worker waits for what was published: it leaves before the rest is done.
+            await self._say_served(claim, after.served)
+            # A worker waits for what was published, and the others should know before its next
+            # grab comes to them: both leave before the rest is done.
             await asyncio.sleep(0)
             self._measure(claim, brought.jobs)
-            await self._tell(claim, brought, after.served)
+            await self._hint(claim, brought.jobs)
 
     async def _ask(self, claim: Claim) -> ClaimAnswer:
         grab, shard = claim.grab, claim.shard
@@ -333,21 +335,18 @@ class Claimer(Loop):
             extra = {"action": "take_back_failed", "shard": claim.shard, "count": len(jobs)}
             log.warning("unsent jobs are left to the sweep: %s", error, extra=extra)
 
-    async def _tell(self, claim: Claim, answer: ClaimAnswer, served: Collection[int]) -> None:
-        with suppress(DependencyUnavailable):
-            if others := self.others():
-                await self._say_served(claim, served, others)
-            await self._broker.hint_claims(claim.shard, claim.grab.worker_id, answer.jobs)
-
-    async def _say_served(
-        self, claim: Claim, nudges: Collection[int], others: Collection[str]
-    ) -> None:
+    async def _say_served(self, claim: Claim, nudges: Collection[int]) -> None:
         """What nobody need ask for; and in a stream, now and then, that somebody serves it."""
         type_, shard, now = claim.grab.type, claim.shard, self._clock.monotonic()
-        lane = self._lanes.of(type_, shard)
-        if nudges or now - lane.told >= SAY_SECONDS:
+        lane, others = self._lanes.of(type_, shard), self.others()
+        if others and (nudges or now - lane.told >= SAY_SECONDS):
             lane.told = now
-            await self._broker.served(others, Served(type_, shard, nudges))
+            with suppress(DependencyUnavailable):
+                await self._broker.served(others, Served(type_, shard, nudges))
+
+    async def _hint(self, claim: Claim, jobs: list[Claimed]) -> None:
+        with suppress(DependencyUnavailable):
+            await self._broker.hint_claims(claim.shard, claim.grab.worker_id, jobs)
 
     async def _answer_empty(self, grab: Grab) -> None:
         with suppress(DependencyUnavailable):
