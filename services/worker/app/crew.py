@@ -21,8 +21,8 @@ from services.worker.app.run import Run
 
 Life = Coroutine[Any, Any, None]
 
-#: After so many seconds the loop has its turn: it renews the lease. Not sooner: a batch that runs in
-#: one go is reported in one go, and what it is cut into costs all that hear of it.
+#: After so many seconds the loop has its turn: it renews the lease. Not sooner: a batch that runs
+#: in one go is reported in one go, and what it is cut into costs all that hear of it.
 TURN_SECONDS = 0.1
 
 
