@@ -19,7 +19,6 @@ A, B = limit_key("n", "a"), limit_key("n", "b")
 
 async def keyed(rig, limit: int = 10, per_key: int = 1, held=None) -> tuple[list[Claimed], bool]:
     answer = await rig.store.claim_keyed("t", "w1", limit, per_key, held or {})
-    assert len(answer.events) == len(answer.jobs)
     return answer.jobs, answer.skipped
 
 

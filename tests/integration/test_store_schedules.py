@@ -132,7 +132,7 @@ async def test_a_due_schedule_makes_a_job_from_its_template(rig):
     assert (after.last_time, after.last_job_id, after.runs) == (schedule.next_time, job.id, 1)
     assert (await rig.store.fire_due_schedules()).fired == 0
     (claimed,) = await rig.claim(type="tick")
-    assert (claimed.schedule_id, claimed.nominal_time) == (schedule.id, schedule.next_time)
+    assert (claimed.id, claimed.due_time) == (job.id, schedule.next_time)
 
 
 async def test_two_schedulers_make_one_job_per_nominal_time(rig):

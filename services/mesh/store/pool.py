@@ -46,6 +46,8 @@ class Pool:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._idle: list[Session] = []
+        self._leaving: set[Session] = set()
+        """Of those who went away before the answer."""
         self._waiting: deque[asyncio.Future[Session]] = deque()
         self._size = 0
         """Connections that are idle, in use, or about to be closed."""
@@ -88,8 +90,10 @@ class Pool:
         self._next_look.cancel()
         self.end_waits()
         await self._tasks.stop()
-        while self._idle:
-            self._idle.pop().close()
+        for session in (*self._leaving, *self._idle):
+            session.close()
+        self._leaving.clear()
+        self._idle.clear()
 
     # --- waiting
 
@@ -177,6 +181,7 @@ class Pool:
 
     def _discard(self, session: Session) -> None:
         if session.answer_pending and not self._closed:
+            self._leaving.add(session)
             name = f"cancelling on {self._shard}"
             self._tasks.spawn(self._cancel_and_close(session), name, vital=False)
         else:
@@ -188,6 +193,7 @@ class Pool:
             with suppress(psycopg.Error, OSError):
                 await session.connection.cancel_safe(timeout=self._settings.connect_timeout)
         finally:
+            self._leaving.discard(session)
             self._forget(session)
 
     def _forget(self, session: Session) -> None:

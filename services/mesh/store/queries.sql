@@ -242,7 +242,13 @@ WITH ended AS (
     UPDATE jobs j
        SET state = 4, version = j.version + CASE j.state WHEN 2 THEN 2 ELSE 1 END,
            attempt = CASE WHEN j.state > 1 THEN j.attempt ELSE (
-               SELECT max(e.attempt) FROM event_rows e WHERE e.job_id = j.id AND e.dispatch_no = r.fence
+               SELECT max(e.attempt)
+                 FROM (SELECT w.attempt FROM event_rows w WHERE w.job_id = j.id AND w.dispatch_no = r.fence
+                       UNION ALL
+                       -- What took it back may have been committed while this waited for the row. Then
+                       -- no row says so yet, and the job is seen as it was before: still dispatched.
+                       SELECT o.attempt FROM jobs o
+                        WHERE o.id = j.id AND o.dispatch_no = r.fence AND o.state = 2) AS e
            ) END,
            start_time = coalesce(j.start_time,
                greatest(j.dispatch_time, clock_timestamp() - r.elapsed_ms * interval '1 millisecond')),

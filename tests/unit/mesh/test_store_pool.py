@@ -287,3 +287,12 @@ async def test_closed_it_serves_nobody_and_keeps_nothing(shard: Shard, pool_of: 
     assert shard.open == []
     with pytest.raises(ShardUnavailable):
         await pool.take()
+
+
+async def test_closed_it_waits_for_no_cancellation(shard: Shard, pool_of: PoolOf):
+    pool = pool_of()
+    session = await pool.take()
+    shard.made[0].at_rest, shard.made[0].answer_pending = False, True
+    pool.give_back(session)  # its cancelling has not even begun
+    await pool.close()
+    assert shard.open == []
