@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import uvloop
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8
 
@@ -194,3 +195,20 @@ async def test_a_connection_that_ends_between_two_statements_is_found_at_the_sec
             await interrupted(connections)
         assert time.monotonic() - started < StoreSettings().call_timeout / 2
         assert len(await connections.fetch(PID)) == 1
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_the_last_words_of_a_server_and_then_its_end_are_heard(shard_dsn, run):
+    """Services run on uvloop, which tells only once of a socket that is in error."""
+
+    async def heard() -> None:
+        async with connected(shard_dsn) as connections:
+            session = await connections.session()
+            ((pid,),) = await connections.run(session, PID)
+            asked(shard_dsn, f"SELECT pg_terminate_backend({pid})")
+            await until(session.hung_up)
+            with pytest.raises(psycopg.OperationalError):
+                await asyncio.wait_for(connections.run(session, PID), 5)
+            session.close()
+
+    run(heard())

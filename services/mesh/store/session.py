@@ -219,6 +219,11 @@ class Session:
             answer.set_exception(error)
         else:
             self._write_too(bool(wants & _WANTS_WRITE))
+            if ready is not None:
+                # There is more to come. uvloop tells of a socket in error once, and this may have
+                # been that: what the server said last was read, and that it hung up is not yet.
+                self._loop.remove_reader(self._socket)
+                self._loop.add_reader(self._socket, self._readable)
 
     def _listen(self) -> None:
         if not self._listening:
