@@ -66,7 +66,17 @@ class Race:
     redriven: list[tuple[UUID, UUID | None]] = field(default_factory=list)
 
     async def run(self, scripts: list[list[Deed]]) -> None:
-        await asyncio.gather(*(self._act(f"w{n}", script) for n, script in enumerate(scripts)))
+        acting = [
+            asyncio.create_task(self._act(f"w{n}", script), name=f"w{n}")
+            for n, script in enumerate(scripts)
+        ]
+        try:
+            await asyncio.gather(*acting)
+        finally:
+            # Where one found something, the others give their connections back before all ends.
+            for actor in acting:
+                actor.cancel()
+            await asyncio.gather(*acting, return_exceptions=True)
 
     async def _act(self, name: str, script: list[Deed]) -> None:
         mine: list[Claimed] = []
