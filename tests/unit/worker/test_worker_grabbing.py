@@ -124,9 +124,19 @@ def test_a_worker_in_full_swing_asks_for_what_will_have_room() -> None:
     assert grabs.next_step(-step.credit, now=10.0) == Wait(), "no more than once"
 
 
-def test_a_worker_that_runs_many_at_once_need_not_ask_ahead() -> None:
+def test_a_worker_that_runs_many_at_once_asks_for_a_whole_batch_or_for_nothing() -> None:
     assert busy(capacity=40, per_second=10_000).next_step(0, now=10.0) == Ask(1, most_ahead(40))
-    assert busy(capacity=100, per_second=10_000).next_step(0, now=10.0) == Wait()
+    assert busy(capacity=100, per_second=10_000).next_step(0, now=10.0) == Ask(1, 100)
+    assert busy(capacity=100, per_second=1000).next_step(0, now=10.0) == Ask(1, 100)
+    assert busy(capacity=100, per_second=500).next_step(0, now=10.0) == Wait()
+    assert busy(capacity=1000, per_second=10_000).next_step(0, now=10.0) == Ask(1, 500)
+
+
+def test_a_whole_batch_is_asked_for_once() -> None:
+    grabs = busy(capacity=500, per_second=10_000)
+    assert grabs.next_step(0, now=10.0) == Ask(1, 500)
+    assert grabs.answered(1)
+    assert grabs.next_step(-500, now=10.0) == Wait()
 
 
 def test_slow_handlers_are_not_asked_ahead_for() -> None:
