@@ -6,7 +6,7 @@ all the way. So how large batches are decides what single calls cost the mesh:
 * While batches are small, nobody waits: an item goes at once, beside up to three others.
 * Where the last ones were large, many callers wait for each answer and come back together. Then one
   batch is under way at a time, and the next one is held back a moment, for those who were just
-  answered to get on it. It does not wait behind one that takes long.
+  answered to get on it (see `domain.patience`). It does not wait behind one that takes long.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from services.enqueue.domain.patience import Patience
 from services.mesh.runtime import Tasks
 
 T = TypeVar("T")
@@ -27,10 +28,6 @@ Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 MANY = 8.0
 #: How much of the average is old.
 MEMORY = 0.5
-#: A batch is held back until those who were just answered are on it as well, but no longer than
-#: this, in seconds, and than so many times what the last one took.
-GATHER_SECONDS = 0.04
-GATHER_SHARE = 2.0
 #: A batch that takes so many times what the last one took, and longer than this, holds up no more.
 LATE_FACTOR = 2.0
 LATE_SECONDS = 0.05
@@ -52,6 +49,7 @@ class Coalescer(Generic[T, R]):
         self._size = 0.0
         self._expected = 0
         self._seconds = 0.0
+        self._patience = Patience()
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
         self._held: asyncio.TimerHandle | None = None
 
@@ -80,7 +78,7 @@ class Coalescer(Generic[T, R]):
             return max(LATE_SECONDS, LATE_FACTOR * self._seconds)
         if len(self._waiting) >= min(self._most, self._expected):
             return 0.0
-        return min(GATHER_SECONDS, GATHER_SHARE * self._seconds)
+        return self._patience.seconds(self._seconds)
 
     def _let_go(self) -> None:
         self._held = None
@@ -92,9 +90,11 @@ class Coalescer(Generic[T, R]):
         if self._held is not None:
             self._held.cancel()
             self._held = None
+        count = min(self._most, len(self._waiting))
+        if self._size >= MANY and not self._under_way:
+            self._patience.went(count, min(self._most, self._expected))
         self._free -= 1
         self._under_way += 1
-        count = min(self._most, len(self._waiting))
         batch = [self._waiting.popleft() for _ in range(count)]
         self._size = MEMORY * self._size + (1 - MEMORY) * count
         self._tasks.spawn(self._run(batch), "coalesced batch", vital=False)
