@@ -40,7 +40,7 @@ MAX_BYTES = 2 * 1024 * 1024
 #: A stream that held for so long was not refused: the next one may be opened soon.
 STEADY_SECONDS = 5.0
 #: How long, in seconds, reports gather while an answer is on its way, and how many need not.
-GATHER_SECONDS = 0.004
+GATHER_SECONDS = 0.015
 ENOUGH = 100
 RECONNECT = Backoff(first=0.05, ceiling=2.0)
 RETRY = Backoff(first=0.2, ceiling=2.0)

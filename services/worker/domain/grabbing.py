@@ -51,6 +51,9 @@ class GrabSettings:
     scheduler would have been answered, if the work that is called for could be had."""
     linger: float = 0.002
     """How long crumbs of room are gathered."""
+    gather: float = 0.03
+    """The same while at least half of what was asked for ahead still waits for its turn: nothing
+    stands idle then, and what comes together costs less."""
     share: float = 0.25
     """The part of the capacity that is worth a grab at once."""
     ahead: float = 0.0
@@ -119,13 +122,17 @@ class GrabPlan:
             return Wait()
         if now < self._not_before:
             return Wait(self._not_before)
-        if room < self._enough:
-            if self._crumbs_since is None:
-                self._crumbs_since = now
-            ripe = self._crumbs_since + self._settings.linger
+        if room < max(self._enough, soon // 2):
+            ripe = self._ripe(soon, now)
             if now < ripe:
                 return Wait(ripe)
         return self._ask(room, soon, now)
+
+    def _ripe(self, soon: int, now: float) -> float:
+        """When crumbs of room are asked for all the same."""
+        if self._crumbs_since is None:
+            self._crumbs_since = now
+        return self._crumbs_since + (self._settings.gather if soon else self._settings.linger)
 
     def asks_too_much(self, spare: int | None, now: float) -> bool:
         """Whether there will be less room than the grab that is out has asked for. Then it does not

@@ -124,6 +124,20 @@ def test_a_worker_in_full_swing_asks_for_what_will_have_room() -> None:
     assert grabs.next_step(-step.credit, now=10.0) == Wait(), "no more than once"
 
 
+def test_crumbs_are_gathered_while_half_of_what_was_asked_for_ahead_waits() -> None:
+    grabs = busy(capacity=10, per_second=1000)
+    assert grabs.next_step(-20, now=10.0) == Wait(10.03)
+    step = grabs.next_step(-10, now=10.0)
+    assert isinstance(step, Ask), "half of it is gone"
+    assert 15 <= step.credit <= 20
+
+
+def test_crumbs_are_asked_for_in_the_end_while_others_wait() -> None:
+    grabs = busy(capacity=10, per_second=1000)
+    assert grabs.next_step(-20, now=10.0) == Wait(10.03)
+    assert isinstance(grabs.next_step(-20, now=10.03), Ask)
+
+
 def test_a_worker_that_runs_many_at_once_asks_for_a_whole_batch_or_for_nothing() -> None:
     assert busy(capacity=40, per_second=10_000).next_step(0, now=10.0) == Ask(1, most_ahead(40))
     assert busy(capacity=100, per_second=10_000).next_step(0, now=10.0) == Ask(1, 100)
