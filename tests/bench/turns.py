@@ -3,8 +3,10 @@
     python -m tests.bench.turns ../other-checkout [--rounds 10] [--jobs 8000] [--load singles]
 
 The other checkout is "before" (`git worktree add --detach ../other COMMIT`), this one "after"; both
-run in this one's environment. Prints the CPU of each stage per job, the median and every round: a
-stage that did not change says how comparable the two are.
+run in this one's environment. Prints the CPU of each stage per job in microseconds, and the rate
+or, of lone jobs, the milliseconds from submit to start: the median and every round. A stage that
+did not change says how comparable the two are. `--preferred` lets the meshes run before anything
+else on the machine, as if it were quiet (needs the right to do so).
 """
 
 from __future__ import annotations
@@ -17,12 +19,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from functools import partial
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.bench.load import Load
 
 HERE = Path(__file__).resolve().parents[2]
 BATCH = 500
 CALLERS = 64
+#: Jobs per second of which each is alone in the mesh.
+LONE = 50
+WARM_UP = {"lone": 2 * LONE}
 #: What is still written and unlocked when the last job has ended belongs to the round.
 REST_SECONDS = 0.3
 Round = dict[str, float]
@@ -31,10 +40,10 @@ Round = dict[str, float]
 class Side:
     """A process that holds a mesh of one checkout."""
 
-    def __init__(self, checkout: Path, load: str) -> None:
+    def __init__(self, checkout: Path, load: str, preferred: bool) -> None:
         paths = [checkout, checkout / "gen", checkout / "sdk", checkout / "deploy"]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--side", load],
+            [sys.executable, __file__, "--side", load, *(["preferred"] if preferred else [])],
             cwd=checkout,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
             stdin=subprocess.PIPE,
@@ -67,7 +76,7 @@ class Side:
         return line
 
 
-async def held(kind: str) -> None:
+async def held(kind: str, preferred: bool) -> None:
     """One side: a mesh, and a round whenever a number of jobs is read."""
     # Here: they come from the checkout that this side runs.
     from localmesh.harness import running_mesh
@@ -76,33 +85,51 @@ async def held(kind: str) -> None:
     from tests.bench.ground import make_pools, say
     from tests.bench.load import Load
 
+    types = {"plain": "plain", "lone": "stamp"}
     folder = tempfile.TemporaryDirectory(prefix="jobmesh-turns-")
     with folder as home, running_mesh(Path(home)) as mesh:
-        await make_pools(mesh, 1, ["plain" if kind == "plain" else "noop"])
+        await make_pools(mesh, 1, [types.get(kind, "noop")])
+        if preferred:
+            cpu.prefer(mesh)
         load = Load(mesh.enqueue_target, mesh.orchestrator_target)
-        loads = {
-            "batches": partial(load.batches, size=BATCH),
-            "singles": partial(load.singles, concurrency=CALLERS),
-            "plain": partial(load.batches, size=BATCH // 5, type_="plain"),
-        }
-        put = loads[kind]
-        await put(BATCH)
+        run = _loads(load)[kind]
+        await run(WARM_UP.get(kind, BATCH))
         say("ready")
         while jobs := (await asyncio.to_thread(sys.stdin.readline)).strip():
             before = cpu.read(mesh)
-            run = await put(int(jobs))
+            figures = await run(int(jobs))
             await asyncio.sleep(REST_SECONDS)
             spent = cpu.read(mesh).since(before)
-            per_job = {stage: 1e6 * value / run.jobs for stage, value in spent.items()}
+            per_job = {stage: 1e6 * value / int(jobs) for stage, value in spent.items()}
             total = sum(per_job.values())
-            say(json.dumps(per_job | {"all": total, "jobs/s": run.rate}))
+            say(json.dumps(per_job | {"all": total} | figures))
         await load.close()
 
 
-def compared(other: Path, rounds: int, jobs: int, load: str) -> None:
+def _loads(load: Load) -> dict[str, Callable[[int], Awaitable[Round]]]:
+    """What a round may be: runs so many jobs, and says what was seen of them."""
+    from tests.bench.ground import percentile
+
+    async def batches(jobs: int) -> Round:
+        return {"jobs/s": (await load.batches(jobs, BATCH)).rate}
+
+    async def singles(jobs: int) -> Round:
+        return {"jobs/s": (await load.singles(jobs, CALLERS)).rate}
+
+    async def plain(jobs: int) -> Round:
+        return {"jobs/s": (await load.batches(jobs, BATCH // 5, type_="plain")).rate}
+
+    async def lone(jobs: int) -> Round:
+        starts = await load.stamped(jobs, LONE)
+        return {f"start p{share}": percentile(starts, share / 100) for share in (50, 90, 99)}
+
+    return {"batches": batches, "singles": singles, "plain": plain, "lone": lone}
+
+
+def compared(other: Path, rounds: int, jobs: int, load: str, preferred: bool) -> None:
     from tests.bench.ground import say
 
-    sides = [Side(other, load), Side(HERE, load)]
+    sides = [Side(checkout, load, preferred) for checkout in (other, HERE)]
     for side in sides:
         side.ready()
     for number in range(rounds):
@@ -120,7 +147,7 @@ def compared(other: Path, rounds: int, jobs: int, load: str) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--side"]:
-        asyncio.run(held(sys.argv[2]))
+        asyncio.run(held(sys.argv[2], preferred="preferred" in sys.argv))
         return
     parser = argparse.ArgumentParser(prog="python -m tests.bench.turns")
     parser.add_argument("other", type=Path, help="a checkout of the version before")
@@ -128,12 +155,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=8000, help="of each round")
     parser.add_argument(
         "--load",
-        choices=("batches", "singles", "plain"),
+        choices=("batches", "singles", "plain", "lone"),
         default="batches",
-        help="singles: calls of one job each; plain: functions that run two at a time",
+        help="singles: calls of one job each; plain: functions that run two at a time; "
+        f"lone: {LONE} jobs per second",
     )
+    parser.add_argument("--preferred", action="store_true", help="as if the machine were quiet")
     given = parser.parse_args()
-    compared(given.other.resolve(), given.rounds, given.jobs, given.load)
+    compared(given.other.resolve(), given.rounds, given.jobs, given.load, given.preferred)
 
 
 if __name__ == "__main__":
