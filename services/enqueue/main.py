@@ -14,6 +14,7 @@ from services.enqueue.adapters.jobs import BusHints, BusProgress, OrchestratorSo
 from services.enqueue.adapters.logs import MeshLogs, Workers
 from services.enqueue.adapters.order import BusBell, OrchestratorOrder
 from services.enqueue.adapters.orphans import EtcdTurns, OrchestratorOrphans
+from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.adapters.submitting import Submitter
 from services.enqueue.adapters.surroundings import EtcdSurroundings
 from services.enqueue.app.coalescing import Coalescer
@@ -129,7 +130,9 @@ async def build(config: EnqueueConfig, process: Process) -> None:
 
     if config.collect_seconds:
         process.add(_collector(config, process, etcd, orchestrator, objects))
-    submitter = Submitter(orchestrator, Turnstile(metrics=process.metrics))
+    # Of a trace, each put is a call with a span on either side.
+    line = None if process.tracing.enabled else process.add(PutLine(orchestrator, process.tasks))
+    submitter = Submitter(orchestrator, Turnstile(metrics=process.metrics), line)
     server = Server.from_config(process, config)
     desk = Desk(
         orchestrator=orchestrator,

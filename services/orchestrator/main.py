@@ -115,7 +115,7 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
             WorkLimit(config.admitted_jobs, config.admitted_bytes, process.metrics),
         ),
         # Enqueue and the workers have checked what they send; these carry large batches.
-        unchecked={"PutJobs", "ReportAttempts"},
+        unchecked={"PutJobs", "PutJobsStream", "ReportAttempts"},
         shares=SHARES,
     )
     process.add(server)

@@ -33,6 +33,7 @@ from services.orchestrator.app.stats import Statistics
 from services.orchestrator.app.submission import AlikeOutcome, Submission
 from services.orchestrator.app.topology import TopologyKeeper
 from services.orchestrator.servicer_changes import ChangeCalls
+from services.orchestrator.servicer_puts import PutStream
 from services.orchestrator.servicer_schedules import ScheduleCalls
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -88,6 +89,23 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
                 self._submission.put(drafts), self._put_alike(request.groups)
             )
             return convert.put_answer_to_proto(outcomes, request, alike)
+
+    async def PutJobsStream(
+        self, request_iterator: AsyncIterator[pb.PutJobsStreamRequest], context: Context
+    ) -> AsyncIterator[pb.PutJobsStreamResponse]:
+        stream = PutStream(partial(self.PutJobs, context=context), context)
+        reader = asyncio.create_task(stream.read(request_iterator), name="put-reader")
+        drained = asyncio.create_task(self._drain.wait(), name="put-drain")
+        drained.add_done_callback(lambda _: stream.say_drain())
+        try:
+            async for response in stream.responses():
+                yield response
+            await reader
+        finally:
+            for task in (reader, drained):
+                task.cancel()
+            await asyncio.wait({reader, drained})
+            await stream.stop()
 
     async def _put_alike(self, groups: Sequence[pb.AlikeJobs]) -> list[AlikeOutcome]:
         put = self._submission.put_alike

@@ -216,6 +216,32 @@ async def test_a_report_that_says_nothing_is_invalid(stand):
     ]
 
 
+async def test_puts_over_one_call_are_stored_as_by_calls_of_their_own(stand):
+    call = stand.stub.PutJobsStream()
+    assert await call.read() == pb.PutJobsStreamResponse(), "it is open"
+    for number, key in enumerate(("one", "two", "one"), start=1):
+        put = pb.PutJobsRequest(jobs=[new_job(key=key)])
+        await call.write(pb.PutJobsStreamRequest(put_id=number, put=put))
+    answers = [await call.read() for _ in range(3)]
+    by_number = {answer.put_id: answer.answer.results[0] for answer in answers}
+    assert by_number[1].job.id == by_number[3].job.id != by_number[2].job.id
+    assert by_number[1].existing != by_number[3].existing
+    assert (await stand.get(by_number[2].job.id)).job.id == by_number[2].job.id
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+
+
+async def test_an_orchestrator_that_drains_says_so_on_the_line_and_waits_for_its_end(stand):
+    call = stand.stub.PutJobsStream()
+    await call.read()
+    stand.process.stop("drain")
+    assert (await call.read()).draining
+    await call.write(pb.PutJobsStreamRequest(put_id=1, put=pb.PutJobsRequest(jobs=[new_job()])))
+    assert (await call.read()).answer.results[0].job.id
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+
+
 async def test_a_stream_without_hello_is_refused(stand):
     call = stand.stub.ReportAttempts()
     await call.write(pb.ReportAttemptsRequest())

@@ -200,6 +200,80 @@ class PutJobsResponse(_message.Message):
 Global___PutJobsResponse: _TypeAlias = PutJobsResponse  # noqa: Y015
 
 @_typing.final
+class PutJobsStreamRequest(_message.Message):
+    """PutJobsStreamRequest is one put among others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUT_ID_FIELD_NUMBER: _builtins.int
+    PUT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    put_id: _builtins.int
+    """By which its answer is known; of this stream, and not 0."""
+    @_builtins.property
+    def put(self) -> Global___PutJobsRequest:
+        """The put."""
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long its caller waits for the answer, from when it is received."""
+
+    def __init__(
+        self,
+        *,
+        put_id: _builtins.int = ...,
+        put: Global___PutJobsRequest | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["put", b"put", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["put", b"put", "put_id", b"put_id", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutJobsStreamRequest: _TypeAlias = PutJobsStreamRequest  # noqa: Y015
+
+@_typing.final
+class PutJobsStreamResponse(_message.Message):
+    """PutJobsStreamResponse says that the stream is open, what became of one put, or that the Orchestrator drains."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUT_ID_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    put_id: _builtins.int
+    """The put that this is about; 0: of none."""
+    draining: _builtins.bool
+    """The Orchestrator is about to end: it answers what it has, and the next put should go elsewhere."""
+    @_builtins.property
+    def answer(self) -> Global___PutJobsResponse:
+        """It was done, item by item."""
+
+    @_builtins.property
+    def error(self) -> _job_pb2.ItemError:
+        """It failed as a whole."""
+
+    def __init__(
+        self,
+        *,
+        put_id: _builtins.int = ...,
+        answer: Global___PutJobsResponse | None = ...,
+        error: _job_pb2.ItemError | None = ...,
+        draining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "draining", b"draining", "error", b"error", "outcome", b"outcome", "put_id", b"put_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["answer", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___PutJobsStreamResponse: _TypeAlias = PutJobsStreamResponse  # noqa: Y015
+
+@_typing.final
 class StoredJobs(_message.Message):
     """StoredJobs are jobs that one statement stored: SCHEDULED, in their first version, due when they were created."""
 

@@ -41,6 +41,11 @@ class OrchestratorServiceStub:
                 request_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsRequest.SerializeToString,
                 response_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsResponse.FromString,
                 _registered_method=True)
+        self.PutJobsStream = channel.stream_stream(
+                '/jobmesh.v1.OrchestratorService/PutJobsStream',
+                request_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsStreamRequest.SerializeToString,
+                response_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsStreamResponse.FromString,
+                _registered_method=True)
         self.GetJobs = channel.unary_unary(
                 '/jobmesh.v1.OrchestratorService/GetJobs',
                 request_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.GetJobsRequest.SerializeToString,
@@ -195,6 +200,15 @@ class OrchestratorServiceServicer:
 
     def PutJobs(self, request, context):
         """Stores jobs and answers item by item. A batch without keys goes to one healthy shard as a whole.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutJobsStream(self, request_iterator, context):
+        """PutJobs many times over one call, which costs both sides half of what a call of its own does. Each put is answered
+        when it is done, in any order. The first response says that the stream is open; the last ones come after the caller
+        has said that it is done. Of a put that has no answer when the stream breaks it is not known what became.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -419,6 +433,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     request_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsRequest.FromString,
                     response_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsResponse.SerializeToString,
             ),
+            'PutJobsStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.PutJobsStream,
+                    request_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsStreamRequest.FromString,
+                    response_serializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsStreamResponse.SerializeToString,
+            ),
             'GetJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJobs,
                     request_deserializer=jobmesh_dot_v1_dot_orchestrator__service__pb2.GetJobsRequest.FromString,
@@ -594,6 +613,33 @@ class OrchestratorService:
             '/jobmesh.v1.OrchestratorService/PutJobs',
             jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsRequest.SerializeToString,
             jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutJobsStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/jobmesh.v1.OrchestratorService/PutJobsStream',
+            jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsStreamRequest.SerializeToString,
+            jobmesh_dot_v1_dot_orchestrator__service__pb2.PutJobsStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,11 @@ class OrchestratorServiceStub:
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     PutJobs: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.PutJobsRequest, _orchestrator_service_pb2.PutJobsResponse]
     """Stores jobs and answers item by item. A batch without keys goes to one healthy shard as a whole."""
+    PutJobsStream: _grpc.StreamStreamMultiCallable[_orchestrator_service_pb2.PutJobsStreamRequest, _orchestrator_service_pb2.PutJobsStreamResponse]
+    """PutJobs many times over one call, which costs both sides half of what a call of its own does. Each put is answered
+    when it is done, in any order. The first response says that the stream is open; the last ones come after the caller
+    has said that it is done. Of a put that has no answer when the stream breaks it is not known what became.
+    """
     GetJobs: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetJobsRequest, _orchestrator_service_pb2.GetJobsResponse]
     """Returns jobs by id, item by item."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.OrchestratorServiceListJobsRequest, _orchestrator_service_pb2.OrchestratorServiceListJobsResponse]
@@ -117,6 +122,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     PutJobs: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.PutJobsRequest, _orchestrator_service_pb2.PutJobsResponse]  # type: ignore[assignment]
     """Stores jobs and answers item by item. A batch without keys goes to one healthy shard as a whole."""
+    PutJobsStream: _aio.StreamStreamMultiCallable[_orchestrator_service_pb2.PutJobsStreamRequest, _orchestrator_service_pb2.PutJobsStreamResponse]  # type: ignore[assignment]
+    """PutJobs many times over one call, which costs both sides half of what a call of its own does. Each put is answered
+    when it is done, in any order. The first response says that the stream is open; the last ones come after the caller
+    has said that it is done. Of a put that has no answer when the stream breaks it is not known what became.
+    """
     GetJobs: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetJobsRequest, _orchestrator_service_pb2.GetJobsResponse]  # type: ignore[assignment]
     """Returns jobs by id, item by item."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.OrchestratorServiceListJobsRequest, _orchestrator_service_pb2.OrchestratorServiceListJobsResponse]  # type: ignore[assignment]
@@ -200,6 +210,17 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.PutJobsResponse, _abc.Awaitable[_orchestrator_service_pb2.PutJobsResponse]]:
         """Stores jobs and answers item by item. A batch without keys goes to one healthy shard as a whole."""
+
+    @_abc_1.abstractmethod
+    def PutJobsStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_orchestrator_service_pb2.PutJobsStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_orchestrator_service_pb2.PutJobsStreamResponse], _abc.AsyncIterator[_orchestrator_service_pb2.PutJobsStreamResponse]]:
+        """PutJobs many times over one call, which costs both sides half of what a call of its own does. Each put is answered
+        when it is done, in any order. The first response says that the stream is open; the last ones come after the caller
+        has said that it is done. Of a put that has no answer when the stream breaks it is not known what became.
+        """
 
     @_abc_1.abstractmethod
     def GetJobs(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
+from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.app.turnstile import Turnstile
 from services.enqueue.convert import Submitted
 from services.mesh.errors import DeadlineExceeded, DependencyUnavailable, OutcomeUnknown
@@ -23,14 +24,21 @@ NEVER_SENT = ("failed to connect to all addresses", "connections to all backends
 class Submitter:
     """Puts jobs. A call that broke off may have been carried out: that is OutcomeUnknown."""
 
-    def __init__(self, orchestrator: OrchestratorServiceAsyncStub, turnstile: Turnstile) -> None:
-        self._orchestrator, self._turnstile = orchestrator, turnstile
+    def __init__(
+        self,
+        orchestrator: OrchestratorServiceAsyncStub,
+        turnstile: Turnstile,
+        line: PutLine | None = None,
+    ) -> None:
+        self._orchestrator, self._turnstile, self._line = orchestrator, turnstile, line
 
     async def put(self, jobs: Sequence[pb.NewJob]) -> Sequence[pb.PutJobResult]:
         """One result per job, in order. They came one by one, and may be of many namespaces."""
         request = pb.PutJobsRequest(jobs=jobs)
         async with self._turnstile.passing("", len(jobs)):
-            return (await self._send(request)).results
+            line = self._line.taken(request.ByteSize()) if self._line is not None else None
+            send = self._orchestrator.PutJobs if line is None else line.put
+            return (await self._send(send(request))).results
 
     async def put_brief(self, request: pb.PutJobsRequest) -> list[Submitted]:
         """An id or an error per job, in order. All are of one namespace."""
@@ -38,11 +46,11 @@ class Submitter:
         count = len(request.jobs) + sum(len(group.inputs) for group in request.groups)
         first = request.jobs[0] if request.jobs else request.groups[0].like
         async with self._turnstile.passing(first.namespace, count):
-            return submitted(await self._send(request), count)
+            return submitted(await self._send(self._orchestrator.PutJobs(request)), count)
 
-    async def _send(self, request: pb.PutJobsRequest) -> pb.PutJobsResponse:
+    async def _send(self, call: Awaitable[pb.PutJobsResponse]) -> pb.PutJobsResponse:
         try:
-            return await self._orchestrator.PutJobs(request)
+            return await call
         except (DependencyUnavailable, DeadlineExceeded) as error:
             if any(words in error.message for words in NEVER_SENT):
                 raise
