@@ -7,13 +7,13 @@ import signal
 from collections import Counter
 from datetime import datetime
 
-import grpc.aio
+import grpc
 import psycopg
 import pytest
 from jobmesh import JobState, NewJob
 from jobmesh.client import AsyncClient
 from jobmesh.v1 import enqueue_service_pb2 as pb
-from jobmesh.v1 import scheduler_service_pb2
+from jobmesh.v1 import job_pb2, payload_pb2, scheduler_service_pb2
 from jobmesh.v1.scheduler_service_pb2_grpc import SchedulerServiceStub
 from localmesh.harness import RunningMesh
 
@@ -92,6 +92,30 @@ async def test_keyed_jobs_exist_once_though_enqueue_and_orchestrator_die_in_betw
         assert (await client.job(job_id).wait(PATIENCE)).state is JobState.SUCCEEDED
 
 
+async def test_single_calls_under_way_when_their_orchestrator_dies_exist_once(
+    storm: RunningMesh, client: AsyncClient
+) -> None:
+    """They share a stream to it: of those that broke with it nobody says that they failed."""
+    keys = [f"single-{n}" for n in range(600)]
+    left, stored, codes = iter(keys), set[str](), Counter[grpc.StatusCode]()
+
+    async def caller() -> None:
+        for key in left:
+            while key not in stored:
+                code = await _enqueued(client, key)
+                codes[code] += 1
+                if code is grpc.StatusCode.OK:
+                    stored.add(key)
+
+    calling = [asyncio.create_task(caller(), name="caller") for _ in range(16)]
+    await eventually(lambda: len(stored) >= 100, PATIENCE)
+    storm.kill("orchestrator")
+    await aside(storm.start, "orchestrator")
+    await asyncio.gather(*calling)
+    assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+    assert Counter(key for key in _keys(storm) if key.startswith("single-")) == Counter(keys)
+
+
 async def test_a_watch_goes_on_where_it_was_after_enqueue_was_killed(
     storm: RunningMesh, client: AsyncClient
 ) -> None:
@@ -143,6 +167,17 @@ async def _in_small_batches(client: AsyncClient, jobs: list[NewJob]) -> list[str
     for first in range(0, len(jobs), 20):
         ids += [ack.id for ack in await client.enqueue_many(jobs[first : first + 20])]
     return ids
+
+
+async def _enqueued(client: AsyncClient, key: str) -> grpc.StatusCode:
+    """Submit by one bare call, which nobody sends again; how it ended."""
+    spec = job_pb2.JobSpec(type="echo", input=payload_pb2.Payload(data=b"1"))
+    request = pb.EnqueueRequest(job=spec, idempotency_key=key)
+    try:
+        await client.stub.Enqueue(request, timeout=PATIENCE)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
 
 
 async def _read(
