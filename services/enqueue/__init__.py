@@ -8,7 +8,8 @@
   the row exists, so that a row never links to an object that is not there. An object whose row
   failed is an orphan, collected later.
 * **Coalesces.** Single calls that arrive while a batch is under way form the next batch by
-  themselves. A lone call goes at once; nobody ever waits for a batch to fill.
+  themselves. A lone call goes at once; nobody ever waits for a batch to fill. They travel to the
+  Orchestrator over one open call where there is one: see `adapters.put_line`.
 * **Streams.** An EnqueueStream is read only as fast as the shards write: a bounded number of
   items is read and not acknowledged, in each stream and in all together. See `app.stream`.
 * **Chains.** Items of one batch may wait for earlier ones. They are stored in rounds: those that

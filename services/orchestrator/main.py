@@ -32,7 +32,7 @@ from services.orchestrator.config import OrchestratorConfig
 from services.orchestrator.servicer import OrchestratorServicer
 
 #: Of all calls and streams at once, what these may take: the rest is for reports and cancels.
-SHARES = {"PutJobs": 15 / 16, "ListJobs": 7 / 8, "CountJobs": 7 / 8}
+SHARES = {"PutJobs": 15 / 16, "PutJobsStream": 15 / 16, "ListJobs": 7 / 8, "CountJobs": 7 / 8}
 #: Loaded only by processes that tests may strike.
 FAILPOINTS = "services.orchestrator.failpoints"
 
