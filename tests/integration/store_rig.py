@@ -169,6 +169,7 @@ def audit(dsn: str) -> None:
         )
         purged = _rows(connection, "SELECT 1 FROM shard_meta WHERE purged_xid > '0'")
         _audit_ties(connection)
+        _audit_floors(connection)
     states = {job_id: JobState(state) for job_id, state, *_ in jobs}
     assert events.keys() == states.keys(), "every job has events, and nobody else"
     for job in jobs:
@@ -216,6 +217,20 @@ def _audit_ties(connection: psycopg.Connection[Any]) -> None:
         " AND NOT EXISTS (SELECT FROM ended_parents p WHERE p.job_id = j.id)",
     )
     assert not untold, "the end of an awaited job was written down"
+
+
+def _audit_floors(connection: psycopg.Connection[Any]) -> None:
+    lower = _rows(
+        connection,
+        "SELECT q.type, q.due_time FROM floors f JOIN queue q ON q.due_time < floor_of(f, q.type)",
+    )
+    assert not lower, "nothing waits below the floor"
+    earlier = _rows(
+        connection,
+        "SELECT i.worker_id, i.dispatch_time FROM floors f JOIN in_flight i"
+        " ON i.dispatch_time < f.dispatch_time AND i.dispatch_time <> ALL (f.long_ago)",
+    )
+    assert not earlier, "nothing was dispatched below the floor"
 
 
 def _audit_job(job: tuple[Any, ...], events: list[tuple[Any, ...]]) -> None:

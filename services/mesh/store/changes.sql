@@ -141,12 +141,14 @@ SELECT c.now, higher.count + sooner.count
      SELECT count(*) FROM (
          SELECT FROM queue q
           WHERE q.type = %(type)s AND q.priority > %(priority)s AND q.due_time <= c.now
+            AND q.due_time >= (SELECT floor_of(f, %(type)s::text) FROM floors f)
           LIMIT %(cap)s) AS counted
  ) AS higher
  CROSS JOIN LATERAL (
      SELECT count(*) FROM (
          SELECT FROM queue q
           WHERE q.type = %(type)s AND q.priority = %(priority)s AND q.due_time <= c.now
+            AND q.due_time >= (SELECT floor_of(f, %(type)s::text) FROM floors f)
             AND (q.due_time, q.job_id) < (%(due_time)s::timestamptz, %(id)s::uuid)
           LIMIT %(cap)s) AS counted
  ) AS sooner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from services.mesh.jobs.model import BacklogStat, Claimed, Payload, Timeouts
 from services.mesh.store.answers import ClaimAnswer, DueTime, Pulse, Slot
 from services.mesh.store.base import Int8
 from services.mesh.store.connection import Row
+from services.mesh.store.floors import MOST_LONG_AGO, FloorPace, lowering
 from services.mesh.store.rows import payload
 from services.mesh.store.sayings import Saying
 
@@ -64,6 +66,7 @@ class Claiming(Saying):
 
     #: By type, where the walk from key to key stopped.
     _walked: dict[str, UUID]
+    _floors: FloorPace
 
     async def claim(
         self,
@@ -153,9 +156,19 @@ class Claiming(Saying):
         """What there is to do: in the slot that begins at `start`, or at the shard's now; and, if
         the look is a `deep` one, otherwise. Dispatches older than `dispatch` are overdue.
         """
+        began = asyncio.get_running_loop().time()
+        everything = deep and self._floors.everything(began)
         params = {"start": start, "width": width, "limit": Int8(limit), "dispatch": dispatch}
-        found = await self._fetch("pulse", params | {"deep": deep})
-        ((now, types, times, counts, *rest, ended),) = found
+        found = await self._fetch("pulse", params | {"deep": deep, "everything": everything})
+        ((now, types, times, counts, *rest, old_types, old_times, flying, dead, ended),) = found
+        took = (ended - now).total_seconds()
+        if everything:
+            self._floors.looked(began, took)
+        if old_types or flying:
+            await self._fetch("lower_floors", lowering(old_types or (), old_times or (), flying))
+        elif deep and self._floors.raises(began, dead):
+            raising = {"deep": True, "everything": False, "most": Int8(MOST_LONG_AGO)}
+            await self._fetch("raise_floors", raising)
         due_times = list(map(DueTime, types or (), times or (), counts or ()))
         begin = now if start is None else start
         end = begin + width
@@ -163,11 +176,12 @@ class Claiming(Saying):
             # The page may have cut the last instant in two: the next slot begins with it again.
             end = max(due_times[-1].due_time, begin + timedelta(microseconds=1))
         seen = Pulse(Slot(now, begin, end, due_times), *rest)
-        return replace(seen, deep=deep, took=(ended - now).total_seconds())
+        return replace(seen, deep=deep, took=took)
 
     async def backlog(self, cap: int = 10_000) -> list[BacklogStat]:
         """The load per type."""
-        rows = await self._fetch("backlog", {"cap": Int8(cap), "deep": True})
+        params = {"cap": Int8(cap), "deep": True, "everything": False}
+        rows = await self._fetch("backlog", params)
         return [
             BacklogStat(type_, due, due >= cap, age or timedelta(0), dispatched, running, upcoming)
             for type_, due, age, dispatched, running, upcoming in rows

@@ -31,10 +31,13 @@ from services.mesh.store.base import Int8, ShardBase
 from services.mesh.store.connection import Row, Session
 from services.mesh.store.definitions import definition_from_json
 from services.mesh.store.ending import cancel_result, cancelled_event
+from services.mesh.store.floors import lowering
 from services.mesh.store.putting import created_event, put_params, stored_due_times
 
 _ANY_EPOCH = (1 << 63) - 1
 _MICROSECOND = timedelta(microseconds=1)
+#: What was due before it was made may stand below the floor; no floor is younger than this.
+_LATE = timedelta(seconds=1)
 #: Runs that one schedule follows at most.
 _MOST_FOLLOWED = 1000
 
@@ -221,6 +224,11 @@ class Firing(ShardBase):
                 events += [created_event(job, stored[job.id], rows[0][1]) for job in step.made]
         ended, cancelled = await self._cancel_others(session, steps)
         await run(session, queries["advance_schedules"], _advance_params(steps))
+        late = [(e.type, e.due_time) for e in events if e.due_time and e.due_time < e.time - _LATE]
+        if late:
+            # Last, since whoever else lowers them waits for our commit.
+            older = lowering([type_ for type_, _ in late], [due for _, due in late])
+            await run(session, queries["lower_floors"], older)
         return [*events, *ended], cancelled
 
     async def _cancel_others(

@@ -38,6 +38,7 @@ WITH told AS MATERIALIZED (
     SELECT q.job_id, q.priority, q.due_time, q.limit_key
       FROM queue q
      WHERE q.type = %(type)s AND q.due_time <= (SELECT clock_timestamp())
+       AND q.due_time >= (SELECT floor_of(f, %(type)s::text) FROM floors f)
        AND (q.expire_time IS NULL OR q.expire_time > (SELECT clock_timestamp()))
      ORDER BY q.priority DESC, q.due_time, q.job_id
      LIMIT %(window)s
@@ -53,6 +54,7 @@ WITH RECURSIVE told AS MATERIALIZED (
     (SELECT q.limit_key, 1 AS number
        FROM queue q
       WHERE q.type = %(type)s AND q.limit_key > %(after)s
+        AND q.due_time >= (SELECT floor_of(f, %(type)s::text) FROM floors f)
       ORDER BY q.limit_key LIMIT 1)
     UNION ALL
     SELECT step.limit_key, k.number + 1
@@ -60,6 +62,7 @@ WITH RECURSIVE told AS MATERIALIZED (
           SELECT q.limit_key
             FROM queue q
            WHERE q.type = %(type)s AND q.limit_key > k.limit_key
+             AND q.due_time >= (SELECT floor_of(f, %(type)s::text) FROM floors f)
            ORDER BY q.limit_key LIMIT 1
       ) AS step
      WHERE k.number < %(window)s
@@ -71,6 +74,7 @@ WITH RECURSIVE told AS MATERIALIZED (
           SELECT q.job_id, q.priority, q.due_time, q.limit_key
             FROM queue q
            WHERE q.type = %(type)s AND q.limit_key = k.limit_key AND q.due_time <= t.now
+             AND q.due_time >= (SELECT floor_of(f, %(type)s::text) FROM floors f)
              AND (q.expire_time IS NULL OR q.expire_time > t.now)
            ORDER BY q.priority DESC, q.due_time, q.job_id
            LIMIT greatest(0, %(per_key)s - coalesce((t.held ->> k.limit_key::text)::integer, 0))
@@ -80,6 +84,7 @@ WITH RECURSIVE told AS MATERIALIZED (
       FROM (SELECT q.job_id, q.priority, q.due_time, q.limit_key, q.expire_time
               FROM queue q
              WHERE q.type = %(type)s AND q.due_time <= (SELECT now FROM told)
+               AND q.due_time >= (SELECT floor_of(f, %(type)s::text) FROM floors f)
              ORDER BY q.priority DESC, q.due_time, q.job_id
              LIMIT 20000) AS n CROSS JOIN told t
      WHERE n.limit_key IS NULL AND (n.expire_time IS NULL OR n.expire_time > t.now)

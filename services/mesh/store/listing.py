@@ -36,6 +36,28 @@ _LISTS = (
     (IN_FLIGHT, "in_flight"),
     (frozenset({JobState.BLOCKED}), "blocked"),
 )
+#: What there is from the floors on, and what is known to lie below them (see `floors`): all else
+#: that the tables' indexes have is dead. The OFFSETs keep the planner from walking it all the same.
+_FROM = {
+    "queue": (
+        "(SELECT q.job_id, q.type FROM queue q"
+        " WHERE q.due_time >= (SELECT f.due_time FROM floors f WHERE f.one)"
+        " UNION ALL SELECT q.job_id, q.type"
+        " FROM floors f CROSS JOIN LATERAL jsonb_each_text(f.types) AS o (type, since)"
+        " CROSS JOIN LATERAL (SELECT w.job_id, w.type FROM queue w"
+        " WHERE w.type = o.type AND w.due_time >= o.since::timestamptz"
+        " AND w.due_time < f.due_time OFFSET 0) AS q WHERE f.one)"
+    ),
+    "in_flight": (
+        "(SELECT i.job_id FROM in_flight i"
+        " WHERE i.dispatch_time >= (SELECT f.dispatch_time FROM floors f WHERE f.one)"
+        " UNION ALL SELECT i.job_id FROM floors f CROSS JOIN LATERAL unnest(f.long_ago) AS l (time)"
+        " CROSS JOIN LATERAL (SELECT w.job_id FROM in_flight w"
+        " WHERE w.dispatch_time = l.time ORDER BY w.dispatch_time OFFSET 0) AS i"
+        " WHERE f.one AND l.time < f.dispatch_time)"
+    ),
+    "blocked": "blocked",
+}
 # Lateral, and not to be flattened: the planner would rather walk the ids than sort.
 _LIVING = "({lists}) AS l CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = l.job_id OFFSET 0) AS j"
 _TERM = (
@@ -46,7 +68,7 @@ _TERM = (
 _SIZE = (
     "CASE WHEN coalesce(pg_stat_get_last_autovacuum_time('{name}'::regclass),"
     " pg_stat_get_last_vacuum_time('{name}'::regclass)) IS NULL"
-    " THEN (SELECT count(*) FROM (SELECT FROM {name} LIMIT {most}) AS l)"
+    " THEN (SELECT count(*) FROM (SELECT FROM {rows} AS r LIMIT {most}) AS l)"
     " ELSE pg_stat_get_live_tuples('{name}'::regclass) END"
 )
 
@@ -60,7 +82,8 @@ def living_query(jobs: JobFilter) -> Query | None:
     """
     if not jobs.states or not jobs.states <= LIVE:
         return None
-    sizes = " + ".join(_SIZE.format(name=name, most=FEW + 1) for name in _lists(jobs.states))
+    names = _lists(jobs.states)
+    sizes = " + ".join(_SIZE.format(name=n, rows=_FROM[n], most=FEW + 1) for n in names)
     return Query("count_living", f"SELECT {sizes}", False, prepared=False)
 
 
@@ -95,7 +118,7 @@ def count_query(jobs: JobFilter, few: bool) -> tuple[Query, dict[str, object]]:
     conditions, params = _conditions(jobs, None)
     source = _source(jobs, few)
     if not few and jobs.states == {JobState.SCHEDULED} and not jobs.labels:
-        source = "queue q JOIN jobs j ON j.id = q.job_id AND j.type = q.type"
+        source = f"{_FROM['queue']} AS q JOIN jobs j ON j.id = q.job_id AND j.type = q.type"
     sql = (
         f"SELECT j.state, count(*) FROM {source} "
         f"WHERE {' AND '.join(conditions) or 'true'} GROUP BY j.state"
@@ -106,10 +129,10 @@ def count_query(jobs: JobFilter, few: bool) -> tuple[Query, dict[str, object]]:
 def _source(jobs: JobFilter, few: bool) -> str:
     """What the list walks: the shortest list that holds all it asks for."""
     if few:
-        lists = " UNION ".join(f"SELECT job_id FROM {name}" for name in _lists(jobs.states))
+        lists = " UNION ".join(f"SELECT job_id FROM {_FROM[n]} AS t" for n in _lists(jobs.states))
         return _LIVING.format(lists=lists)
     if jobs.states and jobs.states <= IN_FLIGHT:
-        return "in_flight f JOIN jobs j ON j.id = f.job_id"
+        return f"{_FROM['in_flight']} AS f JOIN jobs j ON j.id = f.job_id"
     if jobs.states == {JobState.BLOCKED}:
         return "blocked b JOIN jobs j ON j.id = b.job_id"
     if jobs.namespace is None:

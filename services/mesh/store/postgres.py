@@ -14,6 +14,7 @@ from services.mesh.store.changing import Changing
 from services.mesh.store.claiming import Claiming
 from services.mesh.store.connection import Session, ShardConnections
 from services.mesh.store.ending import Ending
+from services.mesh.store.floors import FloorPace, FloorRules
 from services.mesh.store.migrations import apply_migrations, load_migrations
 from services.mesh.store.purging import Purging
 from services.mesh.store.queries import Queries
@@ -42,6 +43,7 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
         super().__init__(connections, Queries.load(), random or SystemRandom(), settings_of)
         self._name = name
         self._walked = {}
+        self._floors = FloorPace(FloorRules())
         self._probing: Session | None = None
         self._probe_lock = asyncio.Lock()
 

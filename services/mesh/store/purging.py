@@ -6,6 +6,11 @@ no index by end time (whose entries every transition would have to write), and m
 few that are kept for longer. Types that are kept for less long than others have walks of their own,
 over the index that lists use.
 
+What was deleted stays in the indexes until a vacuum may remove it, which it may not while somebody
+holds a transaction open. So a walk begins at the first job that the one before left, and the order
+is shortened from where it was last. Ids are dated by whoever minted them, so that one may come up
+before: every `FROM_FIRST` rounds a walk begins at the very first.
+
 Each call is one statement over a bounded number of rows; the caller sets the pace.
 """
 
@@ -24,6 +29,8 @@ from services.mesh.store.answers import OutputReference, PurgeStep
 from services.mesh.store.arrays import Texts, Uuids
 from services.mesh.store.base import Int8, ShardBase
 
+#: One in so many rounds walks from the very first job.
+FROM_FIRST = 20
 _FIRST = UUID(int=0)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -36,6 +43,12 @@ class Walk:
     type: str = ""
     namespace: str = ""
     after: UUID = _FIRST
+    left: UUID | None = None
+    """The first job that it met and that stays."""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.type, self.namespace
 
 
 @dataclass(slots=True)
@@ -50,11 +63,18 @@ class Purging(ShardBase):
     """Deletes what was kept for long enough."""
 
     _round: _Round | None = None
+    _rounds = 0
+    #: By walk, the job before the first that is left.
+    _before: dict[tuple[str, str], UUID]
+    #: The last transaction that is gone from the order, with all before it.
+    _gone_xid = "0"
 
     async def purge_order(self, older_than: timedelta, limit: int = 1000) -> int:
         """Shorten the order of events; how many entries went."""
-        params = {"age": older_than, "limit": Int8(limit)}
-        return int((await self._fetch("purge_order", params))[0][0])
+        params = {"age": older_than, "limit": Int8(limit), "after": self._gone_xid}
+        ((gone, last),) = await self._fetch("purge_order", params)
+        self._gone_xid = last or self._gone_xid
+        return int(gone)
 
     async def purge_jobs(self, rules: RetentionRules, limit: int = 500) -> PurgeStep:
         """The next step of the walk over ended jobs."""
@@ -68,14 +88,15 @@ class Purging(ShardBase):
             "after": walk.after,
             "until": until,
             "limit": Int8(limit),
+            "order": self._gone_xid,
         }
         if walk.type:
             params |= {"type": walk.type, "namespace": walk.namespace}
         name = "purge_type" if walk.type else "purge_jobs"
-        gone, last, seen = (await self._fetch(name, params))[0]
-        walk.after = last
+        gone, last, seen, left = (await self._fetch(name, params))[0]
+        walk.after, walk.left = last or walk.after, walk.left or left
         if seen < limit:
-            self._round.walks.pop(0)
+            self._end(self._round.walks.pop(0))
         done = not self._round.walks
         if done:
             self._round = None
@@ -101,7 +122,15 @@ class Purging(ShardBase):
         if shorter:
             spaces = [row[0] for row in await self._fetch("namespaces")]
             walks += [Walk(span, type_, space) for type_, span in shorter for space in spaces]
+        self._rounds += 1
+        if self._rounds % FROM_FIRST == 1:
+            self._before = {}
+        for walk in walks:
+            walk.after = self._before.get(walk.name, _FIRST)
         return _Round(_document(rules), walks)
+
+    def _end(self, walk: Walk) -> None:
+        self._before[walk.name] = walk.after if walk.left is None else UUID(int=walk.left.int - 1)
 
 
 def _shorter(rules: RetentionRules) -> Iterator[tuple[str, timedelta]]:

@@ -17,6 +17,7 @@ _FILES = (
     "limits.sql",
     "retention.sql",
     "ties.sql",
+    "floors.sql",
 )
 
 

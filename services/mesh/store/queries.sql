@@ -197,13 +197,14 @@ taken AS (
 
 -- name: claim, writes
 -- Take jobs of a type that are due (or will be, `ahead`) for a worker. `recent` passes over those that
--- have been due for longer.
+-- have been due for longer. Nothing is due before the floor.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
     SELECT q.ctid AS place, q.job_id
       FROM queue q
      WHERE q.type = %(type)s
        AND q.due_time <= (SELECT c.now + %(ahead)s::interval FROM clock c)
-       AND q.due_time >= (SELECT coalesce(c.now - %(recent)s::interval, '-infinity') FROM clock c)
+       AND q.due_time >= (SELECT greatest(c.now - %(recent)s::interval, floor_of(f, %(type)s::text))
+                            FROM clock c CROSS JOIN floors f)
        AND (q.expire_time IS NULL OR q.expire_time > (SELECT c.now FROM clock c))
      ORDER BY q.priority DESC, q.due_time, q.job_id
      LIMIT %(limit)s
@@ -339,6 +340,13 @@ WITH ended AS (
     SELECT e.id, e.type, e.priority, e.due_time, e.due_time > e.now, e.expire_time,
            md5(e.namespace || '/' || e.concurrency_key)::uuid
       FROM ended e WHERE e.state = 1
+), lowered AS (
+    -- Those that keep an old due time may stand below the floor. That is said even if they do not as far as this
+    -- statement sees: who is just raising it does not see them.
+    UPDATE floors f SET types = with_older(f.types, b.types, b.times), version = f.version + 1
+      FROM (SELECT array_agg(e.type) AS types, array_agg(e.due_time) AS times FROM ended e
+             WHERE e.state = 1 AND e.due_time < e.now - interval '1 second'
+            HAVING count(*) > 0) AS b
 ), logged AS (
     INSERT INTO event_rows (job_id, version, state, reason, time, attempt, dispatch_no, worker_id,
                             due_time, failure, note, dispatch_time, start_time)
@@ -457,25 +465,67 @@ WITH late AS (
 SELECT * FROM ended
 
 -- fragment: lanes
--- The (type, priority) pairs of the queue, each with its earliest due time: one index probe per pair,
--- however many jobs wait. None if the look is not to be deep.
-WITH RECURSIVE lanes AS (
+-- The (type, priority) pairs of the queue, each with its earliest due time: a few index probes per pair,
+-- however many jobs wait, and however many have left since the floors were raised. Pairs may come twice: from
+-- the floor on, and from before it, where types have older work. None if the look is not to be deep.
+-- Nothing else lies below the floors; a look at everything makes sure of that.
+WITH RECURSIVE floor AS MATERIALIZED (
+    SELECT CASE WHEN %(everything)s THEN '-infinity' ELSE f.due_time END AS due_time,
+           CASE WHEN %(everything)s THEN jsonb_build_object() ELSE f.types END AS types
+      FROM floors f
+), recent_lanes AS (
     (SELECT q.type, q.priority, q.due_time
-       FROM queue q WHERE %(deep)s
+       FROM queue q WHERE %(deep)s AND q.due_time >= (SELECT f.due_time FROM floor f)
       ORDER BY q.type, q.priority DESC, q.due_time LIMIT 1)
     UNION ALL
     SELECT step.type, step.priority, step.due_time
-      FROM lanes l CROSS JOIN LATERAL (
+      FROM recent_lanes l CROSS JOIN LATERAL (
           (SELECT q.type, q.priority, q.due_time
              FROM queue q WHERE q.type = l.type AND q.priority < l.priority
+                            AND q.due_time >= (SELECT f.due_time FROM floor f)
             ORDER BY q.priority DESC, q.due_time LIMIT 1)
           UNION ALL
           (SELECT q.type, q.priority, q.due_time
-             FROM queue q WHERE q.type > l.type
+             FROM queue q WHERE q.type > l.type AND q.due_time >= (SELECT f.due_time FROM floor f)
             ORDER BY q.type, q.priority DESC, q.due_time LIMIT 1)
           LIMIT 1
       ) AS step
+), older_lanes AS (
+    SELECT o.type, o.since, first.priority, first.due_time
+      FROM (SELECT e.key, e.value::timestamptz FROM floor f CROSS JOIN LATERAL jsonb_each_text(f.types) AS e
+             WHERE %(deep)s) AS o (type, since)
+     CROSS JOIN LATERAL (
+          SELECT q.priority, q.due_time FROM queue q
+           WHERE q.type = o.type AND q.due_time >= o.since AND q.due_time < (SELECT f.due_time FROM floor f)
+           ORDER BY q.priority DESC, q.due_time LIMIT 1) AS first
+    UNION ALL
+    SELECT l.type, l.since, step.priority, step.due_time
+      FROM older_lanes l CROSS JOIN LATERAL (
+          SELECT q.priority, q.due_time FROM queue q
+           WHERE q.type = l.type AND q.priority < l.priority
+             AND q.due_time >= l.since AND q.due_time < (SELECT f.due_time FROM floor f)
+           ORDER BY q.priority DESC, q.due_time LIMIT 1) AS step
+), lanes AS MATERIALIZED (
+    SELECT r.type, r.priority, r.due_time FROM recent_lanes r
+    UNION ALL
+    SELECT o.type, o.priority, o.due_time FROM older_lanes o
 )
+
+-- fragment: flying
+-- What is in flight, in the order of dispatch: what was dispatched long ago and is noted beside the floor, and
+-- all from the floor on. The orders keep the planner from walking it by worker.
+SELECT o.worker_id, o.job_id, o.dispatch_time
+  FROM (SELECT f.worker_id, f.job_id, f.dispatch_time
+          FROM floors d CROSS JOIN LATERAL unnest(d.long_ago) AS l (dispatch_time)
+         CROSS JOIN LATERAL (SELECT * FROM in_flight i WHERE i.dispatch_time = l.dispatch_time
+                              ORDER BY i.dispatch_time OFFSET 0) AS f
+         WHERE l.dispatch_time < d.dispatch_time
+         ORDER BY f.dispatch_time) AS o
+UNION ALL
+SELECT r.worker_id, r.job_id, r.dispatch_time
+  FROM (SELECT f.worker_id, f.job_id, f.dispatch_time FROM in_flight f
+         WHERE f.dispatch_time >= (SELECT d.dispatch_time FROM floors d)
+         ORDER BY f.dispatch_time OFFSET 0) AS r
 
 -- name: backlog
 -- Load per type: due jobs (counted up to a cap), the oldest, the next, and what is in flight.
@@ -496,12 +546,13 @@ waiting AS (
           SELECT count(*) FROM (
               SELECT FROM queue q
                WHERE q.type = w.type AND q.due_time <= c.now
+                 AND q.due_time >= (SELECT floor_of(f, w.type) FROM floors f)
                LIMIT %(cap)s
           ) AS counted
       ) AS due
     UNION ALL
     SELECT j.type, 0, NULL, NULL, count(*) FILTER (WHERE j.state = 2), count(*) FILTER (WHERE j.state = 3)
-      FROM in_flight f JOIN jobs j ON j.id = f.job_id
+      FROM ({flying}) AS f JOIN jobs j ON j.id = f.job_id
      WHERE j.state IN (2, 3)
      GROUP BY j.type
 )
@@ -516,27 +567,36 @@ SELECT l.type, sum(l.due)::bigint,
 -- All that a keeper wants to know regularly, in one statement: the due times of the coming slot, equal
 -- ones counted together; the types that have due jobs, and since when; when a schedule, an expiry, a release or a look at
 -- parents is next; whether anything is in flight, and whether for too long. All but slot and schedules only if it is to be
--- a deep look: they begin where tables have their dead rows. Last the time when all was found.
-{lanes}, clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
+-- a deep look: they begin where tables have their dead rows. Then what lies below the floors (types and due
+-- times, and the time of a dispatch), and how much may be dead. Last the time when all was found.
+{lanes}, clock AS MATERIALIZED (SELECT clock_timestamp() AS now), flight AS MATERIALIZED (
+    SELECT (SELECT f.dispatch_time FROM in_flight f
+             WHERE %(everything)s AND f.dispatch_time > '-infinity'
+             ORDER BY f.dispatch_time LIMIT 1) AS first,
+           (SELECT f.dispatch_time FROM ({flying}) AS f WHERE %(deep)s LIMIT 1) AS oldest
+), unexpected AS MATERIALIZED (
+    SELECT array_agg(l.type) AS types, array_agg(l.due_time) AS times
+      FROM floors f JOIN lanes l ON l.due_time < floor_of(f, l.type)
+)
 SELECT c.now, s.types, s.due_times, s.jobs,
        array(SELECT DISTINCT l.type FROM lanes l WHERE l.due_time <= c.now ORDER BY l.type),
        (SELECT least(d.next_time, d.check_time) FROM schedules d
          WHERE NOT d.paused AND least(d.next_time, d.check_time) IS NOT NULL
          ORDER BY least(d.next_time, d.check_time) LIMIT 1),
        CASE WHEN %(deep)s THEN least(
-           (SELECT q.expire_time FROM queue q WHERE q.expire_time IS NOT NULL
+           (SELECT q.expire_time FROM queue q WHERE q.expire_time IS NOT NULL AND q.expire_time <= c.now
              ORDER BY q.expire_time LIMIT 1),
            (SELECT b.expire_time FROM blocked b WHERE b.expire_time IS NOT NULL
              ORDER BY b.expire_time LIMIT 1)) END,
-       CASE WHEN %(deep)s THEN EXISTS (SELECT FROM in_flight) ELSE false END,
-       CASE WHEN %(deep)s THEN EXISTS (
-           SELECT FROM in_flight f WHERE f.dispatch_time < c.now - %(dispatch)s::interval
-       ) ELSE false END,
+       coalesce(w.first, w.oldest) IS NOT NULL,
+       coalesce(least(w.first, w.oldest) < c.now - %(dispatch)s::interval, false),
        CASE WHEN %(deep)s THEN (SELECT p.look_time FROM ended_parents p ORDER BY p.look_time LIMIT 1) END,
        CASE WHEN %(deep)s THEN (SELECT b.check_time FROM blocked b ORDER BY b.check_time LIMIT 1) END,
        array(SELECT min(l.due_time) FROM lanes l WHERE l.due_time <= c.now GROUP BY l.type ORDER BY l.type),
+       u.types, u.times, CASE WHEN w.oldest IS NULL OR w.first < w.oldest THEN w.first END,
+       pg_stat_get_dead_tuples('queue'::regclass) + pg_stat_get_dead_tuples('in_flight'::regclass),
        clock_timestamp()
-  FROM clock c CROSS JOIN LATERAL (
+  FROM unexpected u CROSS JOIN flight w CROSS JOIN clock c CROSS JOIN LATERAL (
       SELECT array_agg(q.type) AS types, array_agg(q.due_time) AS due_times, array_agg(q.jobs) AS jobs
         FROM (
           SELECT q.type, q.due_time, count(*) AS jobs
@@ -553,32 +613,22 @@ SELECT c.now, s.types, s.due_times, s.jobs,
 -- name: overdue_dispatches
 -- Dispatches nobody started for too long.
 SELECT j.id, j.dispatch_no, j.worker_id, j.type
-  FROM in_flight f JOIN jobs j ON j.id = f.job_id AND j.worker_id = f.worker_id
- WHERE f.dispatch_time < clock_timestamp() - %(age)s::interval AND j.state = 2
+  FROM ({flying}) AS f JOIN jobs j ON j.id = f.job_id AND j.worker_id = f.worker_id
+ WHERE f.dispatch_time < (SELECT clock_timestamp() - %(age)s::interval) AND j.state = 2
  LIMIT %(limit)s
 
 -- name: inflight_workers
--- The workers that hold jobs, one index probe each.
-WITH RECURSIVE holders AS (
-    (SELECT f.worker_id FROM in_flight f ORDER BY f.worker_id LIMIT 1)
-    UNION ALL
-    SELECT step.worker_id
-      FROM holders h CROSS JOIN LATERAL (
-          SELECT f.worker_id FROM in_flight f
-           WHERE f.worker_id > h.worker_id
-           ORDER BY f.worker_id LIMIT 1
-      ) AS step
-)
-SELECT worker_id FROM holders
+-- The workers that hold jobs.
+SELECT DISTINCT f.worker_id FROM ({flying}) AS f ORDER BY f.worker_id
 
 -- name: held_by
 -- What the given workers hold, with what decides its fate; and rows that outlived their dispatch.
 SELECT f.job_id, f.worker_id,
        coalesce(j.worker_id = f.worker_id AND j.state IN (2, 3), false), j.dispatch_no,
        j.attempt, j.losses, j.retry, j.timeouts, clock_timestamp() - j.first_due_time
-  FROM unnest(%(workers)b) AS w (worker_id)
-  JOIN in_flight f ON f.worker_id = w.worker_id
+  FROM ({flying}) AS f
   LEFT JOIN jobs j ON j.id = f.job_id
+ WHERE f.worker_id = ANY (%(workers)b)
  LIMIT %(limit)s
 
 -- name: let_go, writes

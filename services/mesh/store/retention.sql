@@ -10,8 +10,8 @@
 told AS MATERIALIZED (
     SELECT %(keep)s::text::jsonb AS keep, clock_timestamp() AS now
 ), horizon AS MATERIALIZED (
-    SELECT coalesce((SELECT c.time - interval '10 seconds' FROM commits c ORDER BY c.xid LIMIT 1),
-                    'infinity') AS time
+    SELECT coalesce((SELECT c.time - interval '10 seconds' FROM commits c
+                      WHERE c.xid > %(order)s::text::xid8 ORDER BY c.xid LIMIT 1), 'infinity') AS time
 ), over AS MATERIALIZED (
     SELECT s.id
       FROM seen s CROSS JOIN told t CROSS JOIN horizon h
@@ -39,7 +39,8 @@ told AS MATERIALIZED (
      WHERE t.namespace = g.namespace AND t.name = g.name AND t.value = g.value AND t.job_id = g.id
 )
 SELECT (SELECT count(*) FROM gone), (SELECT id FROM seen ORDER BY id DESC LIMIT 1),
-       (SELECT count(*) FROM seen)
+       (SELECT count(*) FROM seen),
+       (SELECT s.id FROM seen s WHERE s.id NOT IN (SELECT o.id FROM over o) ORDER BY s.id LIMIT 1)
 
 -- name: purge_jobs, writes
 -- Walk the ids, which are in the order of their making, up to the youngest that may be over.
@@ -75,19 +76,24 @@ WITH RECURSIVE spaces AS (
 SELECT namespace FROM spaces
 
 -- name: purge_order, writes
--- Shorten the shard's order of events from its old end; how many entries went.
-WITH oldest AS (
-    SELECT c.xid, c.time FROM commits c ORDER BY c.xid LIMIT %(limit)s
+-- Shorten the shard's order of events from its old end; how many entries went, and the last of them. `after`
+-- is the last that the caller knows to be gone with all before it: nothing appears behind the horizon.
+WITH oldest AS MATERIALIZED (
+    SELECT c.xid, c.time FROM commits c
+     WHERE c.xid > %(after)s::text::xid8 AND c.xid < pg_snapshot_xmin(pg_current_snapshot())
+     ORDER BY c.xid LIMIT %(limit)s
+), kept AS MATERIALIZED (
+    SELECT o.xid FROM oldest o WHERE o.time >= clock_timestamp() - %(age)s::interval ORDER BY o.xid LIMIT 1
 ), gone AS (
     DELETE FROM commits c USING oldest o
-     WHERE c.xid = o.xid AND o.time < clock_timestamp() - %(age)s::interval
+     WHERE c.xid = o.xid AND NOT EXISTS (SELECT FROM kept k WHERE k.xid <= o.xid)
     RETURNING c.xid
 ), noted AS (
     UPDATE shard_meta m SET purged_xid = g.xid
       FROM (SELECT xid FROM gone ORDER BY xid DESC LIMIT 1) AS g
      WHERE g.xid > m.purged_xid
 )
-SELECT count(*) FROM gone
+SELECT (SELECT count(*) FROM gone), (SELECT g.xid::text FROM gone g ORDER BY g.xid DESC LIMIT 1)
 
 -- name: purge_names, writes
 -- Forget the names of schedules that are deleted and of which no job is left.

@@ -1,0 +1,240 @@
+"""Where looks at the small tables begin: past what is dead, and never past what lives."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from services.mesh.jobs.model import JobFilter
+from services.mesh.jobs.recurrence import CatchUp, CatchUpPolicy, Interval
+from services.mesh.jobs.reports import HandedBack
+from services.mesh.jobs.schedules import Definition, JobTemplate
+from services.mesh.jobs.states import IN_FLIGHT, LIVE, JobState
+from services.mesh.store.base import Int8
+from services.mesh.store.floors import MOST_LONG_AGO
+from services.mesh.store.settling import settle_params, settle_swept
+from tests.integration.store_rig import opened, rig_of_test, until  # noqa: F401
+from tests.integration.test_store_claim import _reads, long_gone
+from tests.integration.test_store_schedules import new_schedule
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+RAISING = {"deep": True, "everything": False, "most": Int8(MOST_LONG_AGO)}
+
+
+async def raised(rig) -> None:
+    """As a keeper does it: once for the mark, and once more when what was under way has ended."""
+    async with opened(rig.dsn) as keeper:
+        for _ in range(2):
+            await keeper._fetch("raise_floors", RAISING)
+
+
+def floors(rig) -> tuple[bool, bool]:
+    """Whether they are above all that became due, or was dispatched, a minute ago."""
+    minute = "now() - interval '1 minute'"
+    (found,) = rig.sql(f"SELECT due_time > {minute}, dispatch_time > {minute} FROM floors")
+    return found
+
+
+async def aged(rig, span: timedelta = MINUTE) -> None:
+    """What was put and claimed before is so old; and so are the floors, which were below it."""
+    rig.pass_time(span)
+    await raised(rig)
+    assert floors(rig) == (True, True)
+
+
+SCHEDULED = JobFilter("n", frozenset({JobState.SCHEDULED}))
+LOOKS = {
+    "pulse": lambda store: store.pulse(),
+    "backlog": lambda store: store.backlog(),
+    "claim": lambda store: store.claim("t", "w1", 10),
+    "claim by keys": lambda store: store.claim_keyed("t", "w1", 10, 1, {}),
+    "overdue": lambda store: store.overdue_dispatches(SECOND),
+    "workers": lambda store: store.inflight_workers(),
+    "rescue": lambda store: store.rescue(["w1"]),
+    "list what lives": lambda store: store.list_jobs(JobFilter("n", LIVE), None, 10),
+    "list what waits": lambda store: store.list_jobs(SCHEDULED, None, 10),
+    "list what is in flight": lambda store: store.list_jobs(JobFilter("n", IN_FLIGHT), None, 10),
+    "count what waits": lambda store: store.count_jobs(SCHEDULED),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_what_cannot_be_vacuumed_is_not_walked(rig, name, analyzed):
+    with long_gone(rig):
+        await rig.put(type="slow")  # nobody takes it
+        await rig.put(type="long")
+        await rig.claim("w2", type="long")
+        rig.pass_time(HOUR)
+        if analyzed:
+            rig.sql("VACUUM ANALYZE queue, in_flight")
+        await raised(rig)
+        await rig.put()
+        async with opened(rig.dsn) as fresh:
+            fresh._floors.looked(asyncio.get_running_loop().time(), 1.0)
+            before = _reads(rig, "queue", "in_flight")
+            await LOOKS[name](fresh)
+        assert _reads(rig, "queue", "in_flight") - before < 500
+
+
+async def test_work_below_the_floor_is_found_by_every_look(rig):
+    (old,) = await rig.put(type="slow")
+    (less_old,) = await rig.put(type="slow", priority=-3)
+    await rig.put(type="long")
+    await rig.claim("w2", type="long")
+    await aged(rig)
+    (young,) = await rig.put()
+    rig.store._floors.looked(asyncio.get_running_loop().time(), 1.0)
+    seen = await rig.store.pulse(dispatch=SECOND)
+    assert (seen.due_types, seen.in_flight, seen.overdue) == (["slow", "t"], True, True)
+    assert seen.slot.now - seen.due_since[0] > MINUTE
+    loads = {stat.type: stat for stat in await rig.store.backlog()}
+    assert {type_: (s.due, s.dispatched) for type_, s in loads.items()} == {
+        "slow": (2, 0),
+        "long": (0, 1),
+        "t": (1, 0),
+    }
+    assert loads["slow"].oldest_age > MINUTE
+    assert await rig.store.inflight_workers() == ["w2"]
+    assert len(await rig.store.overdue_dispatches(SECOND)) == 1
+    assert len(await rig.store.list_jobs(JobFilter("n", LIVE), None, 10)) == 4
+    assert len(await rig.store.list_jobs(JobFilter("n", IN_FLIGHT), None, 10)) == 1
+    assert await rig.store.count_jobs(SCHEDULED) == {JobState.SCHEDULED: 3}
+    assert [job.id for job in await rig.claim(limit=5, type="slow")] == [old, less_old]
+    assert [job.id for job in await rig.claim(limit=5)] == [young]
+    assert len(await rig.store.rescue(["w2"])) == 1
+
+
+async def test_floors_that_were_raised_again_still_know_what_is_older(rig):
+    await rig.put(type="slow")
+    await rig.put(type="long")
+    await rig.claim("w2", type="long")
+    await aged(rig)
+    await raised(rig)
+    await raised(rig)
+    assert len(await rig.claim(type="slow")) == 1
+    assert await rig.store.inflight_workers() == ["w1", "w2"]
+    await raised(rig)
+    assert rig.sql("SELECT types FROM floors") == [({},)], "none is left"
+
+
+async def swept(rig, job) -> None:
+    await rig.store.sweep([(job.id, job.fence)])
+
+
+async def handed_back(rig, job) -> None:
+    await rig.say(HandedBack(job.id, job.fence, "w1"))
+
+
+async def rescued(rig, job) -> None:
+    await rig.store.rescue(["w1"])
+
+
+@pytest.mark.parametrize("comes_back", [swept, handed_back, rescued])
+async def test_a_job_that_comes_back_with_an_old_due_time_is_claimed(rig, comes_back):
+    job = await rig.claimed()
+    await aged(rig)
+    await comes_back(rig, job)
+    assert [again.id for again in await rig.claim()] == [job.id]
+    assert floors(rig) == (True, True), "it concerns its type only"
+
+
+async def test_a_late_run_of_a_schedule_is_claimed(rig):
+    catch_up = CatchUpPolicy(CatchUp.ALL, window=HOUR)
+    definition = Definition((Interval(MINUTE),), JobTemplate("t"), catch_up=catch_up)
+    await rig.store.put_schedule(new_schedule(definition=definition))
+    rig.sql("UPDATE schedules SET next_time = next_time - interval '5 minutes'")
+    await raised(rig)
+    made = (await rig.store.fire_due_schedules()).fired
+    assert made > 1
+    assert len(await rig.claim(limit=10)) == made
+
+
+async def test_who_raises_the_floors_does_not_pass_a_job_that_is_just_coming_back(rig):
+    """It does not see that job; its waiting for the other's commit must not end in a raise."""
+    job = await rig.claimed()
+    rig.pass_time(MINUTE)
+    await rig.store._fetch("raise_floors", RAISING)
+    connections, settle = rig.store._connections, rig.store._queries["settle"]
+    async with connections.transaction() as session:
+        params = settle_params([settle_swept(job.id, job.fence)])
+        assert await connections.run(session, settle, params)
+        # All that began before the mark has ended, but for what is under way since.
+        rig_raise = asyncio.create_task(rig.store._fetch("raise_floors", RAISING), name="raise")
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        await until(lambda: rig.sql(waits) != [(0,)] or rig_raise.done())
+    await rig_raise
+    assert [again.id for again in await rig.claim()] == [job.id]
+
+
+async def test_no_floor_passes_what_a_transaction_is_just_putting_there(rig):
+    (job,) = await rig.put()
+    with psycopg.connect(rig.dsn) as other:
+        # As if it had been put by a transaction that has been under way for a minute.
+        other.execute("UPDATE queue SET due_time = due_time - interval '1 minute'")
+        other.execute("UPDATE jobs SET due_time = due_time - interval '1 minute'")
+        await raised(rig)
+        await raised(rig)
+        other.commit()
+    assert [found.id for found in await rig.claim()] == [job]
+
+
+async def test_what_an_older_version_puts_below_the_floor_is_found_by_a_look_at_everything(rig):
+    await aged(rig)
+    await rig.put()
+    await rig.put(type="long")
+    await rig.claim("w2", type="long")
+    rig.pass_time(MINUTE)  # tells no floor
+    assert await rig.claim() == []
+    async with opened(rig.dsn) as fresh:
+        seen = await fresh.pulse(dispatch=SECOND)
+    assert (seen.due_types, seen.in_flight, seen.overdue) == (["t"], True, True)
+    assert len(await rig.claim()) == 1
+    assert await rig.store.inflight_workers() == ["w1", "w2"]
+
+
+async def test_of_more_attempts_that_last_than_can_be_noted_none_is_lost(rig):
+    many = MOST_LONG_AGO + 50
+    await rig.put(many)
+    await rig.claim(limit=many)
+    await rig.put(type="other")
+    await rig.claim("w2", type="other")
+    rig.pass_time(MINUTE)
+    rig.sql(
+        "UPDATE in_flight SET dispatch_time = dispatch_time + interval '50 s'"
+        " WHERE worker_id = 'w2'"
+    )
+    await raised(rig)
+    assert floors(rig)[0]
+    held = {stat.type: stat.dispatched for stat in await rig.store.backlog()}
+    assert held == {"t": many, "other": 1}
+    assert rig.sql("SELECT cardinality(long_ago) > 0, dispatch_time > '-infinity' FROM floors") == [
+        (True, True)
+    ]
+
+
+async def test_a_keeper_raises_the_floors_where_much_is_dead(rig):
+    with long_gone(rig):
+        rig.sql("SELECT pg_stat_force_next_flush()")
+        async with opened(rig.dsn) as fresh:
+            await fresh.pulse()
+            marks = rig.sql("SELECT mark_time > now() - interval '1 minute' FROM floors")
+            assert marks == [(True,)]
+            await fresh.pulse()
+            assert rig.sql("SELECT version FROM floors") == [(1,)], "not with every look"
+
+
+async def test_a_shard_at_rest_writes_nothing_for_its_floors(rig):
+    await rig.put()
+    await rig.store.pulse()
+    assert rig.sql("SELECT version FROM floors") == [(0,)]
+
+
+async def test_a_mark_of_another_server_is_set_anew(rig):
+    rig.sql("UPDATE floors SET mark_xid = '9000000000', mark_time = %s", datetime.now(UTC))
+    await raised(rig)
+    (found,) = rig.sql("SELECT mark_xid < '9000000000', due_time > '-infinity' FROM floors")
+    assert found == (True, True)
