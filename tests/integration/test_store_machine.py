@@ -33,6 +33,8 @@ from services.mesh.jobs.retry import LOSS_BUDGET, Backoff, Failure, RetryPolicy
 from services.mesh.jobs.states import LIVE, TERMINAL, UNSUCCESSFUL, JobState
 from services.mesh.jobs.ties import Dependency, ParentFailurePolicy, Ties, open_waits
 from services.mesh.store.answers import CancelOutcome, ChangeOutcome, JobChange, RedriveOutcome
+from services.mesh.store.base import Int8
+from services.mesh.store.floors import MOST_LONG_AGO
 from services.mesh.store.postgres import PostgresShard
 from services.mesh.store.queries import Queries
 from services.mesh.store.settings import StoreSettings
@@ -176,6 +178,13 @@ class Histories(RuleBasedStateMachine):
     def who(self, job: Job, own: bool) -> str:
         worker = job.worker or "w1"
         return worker if own else {"w1": "w2", "w2": "w1"}[worker]
+
+    @rule()
+    def raise_floors(self) -> None:
+        """As a keeper does it; what is in flight is then below them."""
+        raising = {"deep": True, "everything": False, "most": Int8(MOST_LONG_AGO)}
+        for _ in range(2):
+            self.run(self.rig.store._fetch("raise_floors", raising))
 
     @rule(worker=WORKERS, limit=st.integers(1, 4))
     def claim(self, worker: str, limit: int) -> None:

@@ -6,19 +6,24 @@ import time
 from datetime import timedelta
 from uuid import UUID
 
+import psycopg
+
 from services.mesh.jobs.ids import new_job_id
 from services.mesh.jobs.model import JobFilter, Position
 from services.mesh.jobs.reports import Failed, Succeeded
 from services.mesh.jobs.retry import Failure
 from services.mesh.jobs.type_settings import Retention, RetentionRules
+from services.mesh.store.purging import FROM_FIRST
 from tests.integration.store_rig import (  # noqa: F401
     EPOCH,
     RANDOM,
     kept,
     new_job,
+    opened,
     purge,
     rig_of_test,
 )
+from tests.integration.test_store_claim import _reads
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 BEGINNING = Position(0, 0)
@@ -160,3 +165,54 @@ async def test_a_step_looks_at_few_and_the_walk_goes_on_where_it_stopped(rig):
     assert sum(step.gone for step in steps) == 5
     assert await left(rig, young) == {*young}
     assert len(await rig.store.list_jobs(JobFilter(namespace="n"), None, 100)) == 8
+
+
+async def test_what_was_purged_and_cannot_be_vacuumed_is_not_walked_again(rig):
+    with psycopg.connect(rig.dsn) as held:
+        held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        held.execute("SELECT count(*) FROM jobs")
+        rig.sql(
+            "INSERT INTO jobs (id, namespace, type, state, version, create_time, due_time,"
+            " first_due_time, end_time)"
+            " SELECT uuidv7(interval '-10 days'), 'n', 't', 6, 2, t, t, t, t"
+            " FROM generate_series(1, 5000), (SELECT now() - interval '10 days') AS l (t)"
+        )
+        await ended(rig, 1, type="u")  # stays, and is younger
+        before = _reads(rig, "jobs")
+        async with opened(rig.dsn) as keeper:
+            assert await purge(keeper, kept(9 * DAY)) == 5000
+            for _ in range(FROM_FIRST - 2):
+                assert await purge(keeper, kept(9 * DAY)) == 0
+        assert _reads(rig, "jobs") - before < 10 * 5000
+
+
+async def test_a_job_whose_id_is_older_than_all_that_are_left_goes_too(rig):
+    await put_old(rig, 1, age=5 * DAY, type="u")
+    assert await purge(rig.store, kept(DAY)) == 0
+    late = await ended(rig, 1)  # its id was minted by a clock that is behind
+    rig.pass_time(2 * DAY)
+    gone = [await purge(rig.store, kept(DAY)) for _ in range(FROM_FIRST)]
+    assert sum(gone) == 1
+    assert await left(rig, late) == set()
+
+
+async def test_the_order_is_shortened_without_gaps(rig):
+    """What begins where the last time ended must not have left anything behind."""
+    for _ in range(3):
+        await rig.put()
+    rig.sql("UPDATE commits SET time = now() - interval '1 hour'")
+    first = "(SELECT xid FROM commits ORDER BY xid LIMIT 1)"
+    rig.sql(f"UPDATE commits SET time = now() WHERE xid = {first}")
+    assert await rig.store.purge_order(timedelta(minutes=1)) == 0
+    rig.sql("UPDATE commits SET time = now() - interval '1 hour'")
+    assert await rig.store.purge_order(timedelta(minutes=1), limit=2) == 2
+    assert await rig.store.purge_order(timedelta(minutes=1), limit=2) == 1
+    assert rig.sql("SELECT count(*) FROM commits") == [(0,)]
+
+
+async def test_the_order_is_not_shortened_past_a_transaction_that_has_not_ended(rig):
+    with psycopg.connect(rig.dsn) as other:
+        other.execute("UPDATE shard_meta SET epoch = epoch")  # takes a number
+        await rig.put()
+        assert await rig.store.purge_order(timedelta(0)) == 0
+    assert await rig.store.purge_order(timedelta(0)) == 1
