@@ -11,9 +11,7 @@ SELECT j.id, j.state, j.redrive_id, n.state, j.unique_key
 -- name: redrive, writes
 -- Repeat jobs that ended without success, each as a new one. `seen` is the redrive that the caller found
 -- ended: of two callers at once one finds it changed. A deadline that has passed is not taken over.
-WITH meta AS MATERIALIZED (
-    SELECT epoch_in_force() AS epoch, clock_timestamp() AS now
-), origins AS (
+WITH meta AS MATERIALIZED ({numbered}), origins AS (
     UPDATE jobs j SET redrive_id = r.new_id
       FROM meta m
      CROSS JOIN unnest(%(ids)b, %(new_ids)b, %(seen)b) AS r (id, new_id, seen)

@@ -31,7 +31,7 @@ class FloorRules:
 
     dead: int = 10_000
     """From so many dead rows on floors are raised."""
-    apart: float = 5.0
+    apart: float = 3.0
     """At most so often: each time leaves a dead row, which all looks at the floors walk over."""
     quick: float = 0.01
     """A look at everything that took no longer may be had again at once."""

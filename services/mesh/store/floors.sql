@@ -2,14 +2,14 @@
 
 -- name: raise_floors, writes
 -- Raise the floors to where nobody can be writing any more: all transactions that began before the last mark
--- have ended. A job's due time may be read before its transaction has a number, hence the ten seconds, longer
--- than any statement takes; the time of a claim is read afterwards. What is older and lives is noted: the types,
+-- have ended. Transactions that put or claim jobs have their number before they read the clock. Those that change
+-- or release one may wait for a row in between, hence the three seconds, longer than they may wait. What is older and lives is noted: the types,
 -- and when the oldest in flight were dispatched; of these so many, and the floor stays below the others.
 -- The mark is this transaction: all that had a number when it began have a smaller one (the end of a snapshot
 -- would not do: it is the last that has ended, and one more). A mark that is ahead of all transactions comes with
 -- a dump, from a server that had counted further.
 {lanes}, seen AS MATERIALIZED (
-    SELECT f.version, greatest(f.due_time, f.mark_time - interval '10 seconds') AS due_time,
+    SELECT f.version, greatest(f.due_time, f.mark_time - interval '3 seconds') AS due_time,
            greatest(f.dispatch_time, f.mark_time) AS dispatch_time,
            pg_snapshot_xmin(pg_current_snapshot()) >= f.mark_xid AS passed
       FROM floors f

@@ -56,11 +56,15 @@ CROSS JOIN LATERAL (
                SELECT greatest(m.now, n.due_time, m.now + n.delay_ms * interval '1 millisecond')
            ) AS d (ready)
 
+-- fragment: numbered
+-- The map epoch in force, and the clock. The transaction gets its number before the clock is read: by that
+-- who raises the floors knows whether jobs that are due before some time are still being written.
+SELECT n.epoch, CASE WHEN n.xid IS NOT NULL THEN clock_timestamp() END AS now
+      FROM (SELECT epoch_in_force() AS epoch, pg_current_xact_id() AS xid OFFSET 0) AS n
+
 -- fragment: put_head
 -- New jobs from their columns, unless the map is outdated.
-WITH meta AS MATERIALIZED (
-    SELECT epoch_in_force() AS epoch, clock_timestamp() AS now
-), stored AS (
+WITH meta AS MATERIALIZED ({numbered}), stored AS (
     INSERT INTO jobs (state, {put_columns})
     SELECT 1, {put_values}
       FROM meta m

@@ -4,9 +4,7 @@
 -- name: put_tied_jobs, writes
 -- Store those jobs that are new and whose unique keys are free; those that wait for others are BLOCKED.
 -- Writers of one key wait for each other at its row; a repeated request must not take it anew.
-WITH meta AS MATERIALIZED (
-    SELECT epoch_in_force() AS epoch, clock_timestamp() AS now
-), keyed AS (
+WITH meta AS MATERIALIZED ({numbered}), keyed AS (
     INSERT INTO unique_keys (namespace, key, job_id)
     SELECT n.namespace, n.unique_key, n.id
       FROM meta m
