@@ -227,6 +227,16 @@ async def test_a_keeper_raises_the_floors_where_much_is_dead(rig):
             assert rig.sql("SELECT version FROM floors") == [(1,)], "not with every look"
 
 
+async def test_a_look_says_how_long_it_walked(rig):
+    with long_gone(rig):
+        async with opened(rig.dsn) as fresh:
+            everything = await fresh.pulse()
+            assert everything.took > 0.002
+            fresh._floors.looked(asyncio.get_running_loop().time(), 1.0)
+            await raised(rig)
+            assert (await fresh.pulse()).took < everything.took
+
+
 async def test_a_shard_at_rest_writes_nothing_for_its_floors(rig):
     await rig.put()
     await rig.store.pulse()

@@ -29,8 +29,8 @@ repeats nothing. Versions of a job that stand the wrong way round are exchanged;
 
 **Tables.** `jobs` is the truth; no index holds what a transition changes, so updates are heap-only.
 What must be found by state is in `queue` and `in_flight`, written by the same statements; they may
-name a job too many, never one too few, and the row decides. See `docs/adr/0004`. Looks at them begin
-at floors, past what is dead and cannot be vacuumed; see `floors`.
+name a job too many, never one too few, and the row decides. See `docs/adr/0004`. Looks begin at
+floors, past what is dead and cannot be vacuumed; see `floors`.
 
 **Ties.** What waits for others, and keys that one live job may hold, stand in tables of their own
 (`blocked`, `waits`, `ended_parents`, `unique_keys`), written by the statements that make and end

@@ -572,7 +572,8 @@ SELECT l.type, sum(l.due)::bigint,
 -- ones counted together; the types that have due jobs, and since when; when a schedule, an expiry, a release or a look at
 -- parents is next; whether anything is in flight, and whether for too long. All but slot and schedules only if it is to be
 -- a deep look: they begin where tables have their dead rows. Then what lies below the floors (types and due
--- times, and the time of a dispatch), and how much may be dead. Last the time when all was found.
+-- times, and the time of a dispatch), and how much may be dead. Last the time when all was found; the first is
+-- read before anything is looked for, hence everything in the list instead of joined.
 {lanes}, clock AS MATERIALIZED (SELECT clock_timestamp() AS now), flight AS MATERIALIZED (
     SELECT (SELECT f.dispatch_time FROM in_flight f
              WHERE %(everything)s AND f.dispatch_time > '-infinity'
@@ -592,15 +593,16 @@ SELECT c.now, s.types, s.due_times, s.jobs,
              ORDER BY q.expire_time LIMIT 1),
            (SELECT b.expire_time FROM blocked b WHERE b.expire_time IS NOT NULL
              ORDER BY b.expire_time LIMIT 1)) END,
-       coalesce(w.first, w.oldest) IS NOT NULL,
-       coalesce(least(w.first, w.oldest) < c.now - %(dispatch)s::interval, false),
+       (SELECT coalesce(w.first, w.oldest) IS NOT NULL FROM flight w),
+       (SELECT coalesce(least(w.first, w.oldest) < c.now - %(dispatch)s::interval, false) FROM flight w),
        CASE WHEN %(deep)s THEN (SELECT p.look_time FROM ended_parents p ORDER BY p.look_time LIMIT 1) END,
        CASE WHEN %(deep)s THEN (SELECT b.check_time FROM blocked b ORDER BY b.check_time LIMIT 1) END,
        array(SELECT min(l.due_time) FROM lanes l WHERE l.due_time <= c.now GROUP BY l.type ORDER BY l.type),
-       u.types, u.times, CASE WHEN w.oldest IS NULL OR w.first < w.oldest THEN w.first END,
+       (SELECT u.types FROM unexpected u), (SELECT u.times FROM unexpected u),
+       (SELECT w.first FROM flight w WHERE w.oldest IS NULL OR w.first < w.oldest),
        pg_stat_get_dead_tuples('queue'::regclass) + pg_stat_get_dead_tuples('in_flight'::regclass),
        clock_timestamp()
-  FROM unexpected u CROSS JOIN flight w CROSS JOIN clock c CROSS JOIN LATERAL (
+  FROM clock c CROSS JOIN LATERAL (
       SELECT array_agg(q.type) AS types, array_agg(q.due_time) AS due_times, array_agg(q.jobs) AS jobs
         FROM (
           SELECT q.type, q.due_time, count(*) AS jobs
