@@ -1,4 +1,4 @@
--- Where looks at `queue` and `in_flight` begin (docs/adr/0013). Read after `queries.sql`.
+-- Where looks at `queue` and `in_flight` begin (docs/adr/0014). Read after `queries.sql`.
 
 -- name: raise_floors, writes
 -- Raise the floors to where nobody can be writing any more: all transactions that began before the last mark

@@ -1,6 +1,6 @@
 -- Where the small tables begin. What has left `queue` and `in_flight` stays in their indexes until a vacuum
 -- may remove it, and while somebody holds a transaction open none may: whoever looks for what lives would
--- walk over all that was done since. Every look begins at a floor instead. See docs/adr/0013.
+-- walk over all that was done since. Every look begins at a floor instead. See docs/adr/0014.
 
 CREATE TABLE floors (
     one             boolean       PRIMARY KEY DEFAULT true CHECK (one),
