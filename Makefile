@@ -105,6 +105,9 @@ chaos: setup ## Break a mesh for 35 minutes and prove what it promised (SEED= JO
 	@$(BIN)/python -m tests.chaos $(CHAOS)
 chaos-quick: setup ## The same in three minutes: 3,000 jobs, 36 faults of 18 kinds (SEED=)
 	@$(BIN)/python -m tests.chaos --quick $(CHAOS)
+.PHONY: chaos-recovery
+chaos-recovery: setup ## One fault at a time for 15 minutes: does recovery keep its targets? (SEED= MINUTES= KINDS=)
+	@$(BIN)/python -m tests.chaos --apart $(CHAOS)
 .PHONY: chaos-failpoints chaos-mutants simulate soak
 SOAK = $(foreach name,minutes rate folder,$(if $($(shell echo $(name) | tr a-z A-Z)),--$(name) $($(shell echo $(name) | tr a-z A-Z))))
 soak: setup ## An hour of moderate load: does anything grow? (MINUTES= RATE=)

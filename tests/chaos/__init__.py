@@ -6,9 +6,10 @@
     ledger      what handlers did, outside the mesh: raw, and as a fenced resource sees it
     links       fault proxies on every link of the mesh;  broker: a tap that reads NATS frames
     nemesis     a seeded plan of faults, done one by one and logged;  faults: what each one does
+    apart       the other plan: one fault at a time, by which recovery targets are judged
     dump        rows, events and schedules of all shards, objects, locks: what was true at the end
     checker     dump + history + ledger + watches + fault log -> violations; rules of its own
-    recovery    how long things took to work again, per kind of fault
+    recovery    how long things took to work again, per kind of fault;  samples: where that is seen
     report      result.json, timeline.html, a timeline per violated job, the one line at the end
 
 The parts only share files in the folder of a run, so each can be used alone: a test that breaks one

@@ -14,11 +14,13 @@ from pathlib import Path
 # Processes are started while channels are open: gRPC's own handlers for that are no help here.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+from tests.chaos.apart import ROUND
 from tests.chaos.checker import check
 from tests.chaos.evidence import Evidence
 from tests.chaos.plan import KINDS, QUICK_KINDS
+from tests.chaos.recovery import judge as recovery_of
 from tests.chaos.recovery import measure
-from tests.chaos.report import recovery_table, write_report
+from tests.chaos.report import begin_of, recovery_table, write_report
 from tests.chaos.run import Run, RunPlan
 
 INVALID = 2
@@ -42,7 +44,8 @@ def once(asked: argparse.Namespace) -> int:
     folder = (asked.folder or Path("chaos-runs") / name).absolute()
     if asked.check:
         return judge(folder)
-    print(f"seed {plan.seed}, {plan.jobs} jobs, {plan.faults} faults; all of it in {folder}")
+    faults = "one fault at a time" if plan.apart else f"{plan.faults} faults"
+    print(f"seed {plan.seed}, {plan.jobs} jobs, {faults}; all of it in {folder}")
     try:
         asyncio.run(Run(plan, folder).go())
     except Exception:
@@ -59,10 +62,15 @@ def judge(folder: Path) -> int:
     line = write_report(folder, evidence, verdict)
     for text in [*map(str, verdict.violations[:_SHOWN]), *verdict.invalid]:
         print(text)
-    print(recovery_table(measure(folder, evidence)))
+    measures = measure(folder, evidence)
+    print(recovery_table(measures, begin_of(evidence)))
     print(f"timeline: {folder / 'timeline.html'}")
     print(line)
-    return verdict.exit_code
+    if not evidence.plan.get("apart"):
+        return verdict.exit_code
+    recovery = recovery_of(measures, evidence.plan["kinds"])
+    print(recovery.line)
+    return verdict.exit_code or int(recovery.word != "PASS")
 
 
 def _plan(asked: argparse.Namespace) -> RunPlan:
@@ -76,12 +84,12 @@ def _plan(asked: argparse.Namespace) -> RunPlan:
             etcd_members=1,
         )
     seed = random.randrange(1_000_000) if asked.seed is None else asked.seed
-    kinds = tuple(asked.kinds.split(",")) if asked.kinds else tuple(KINDS)
-    minutes = asked.minutes or 35.0
+    kinds = tuple(asked.kinds.split(",")) if asked.kinds else tuple(ROUND if asked.apart else KINDS)
+    minutes = asked.minutes or (15.0 if asked.apart else 35.0)
     jobs = asked.jobs or round(minutes * 100_000 / 35)
     # As many faults as a run of this length holds; each kind at least once.
     faults = asked.faults or max(len(kinds), round(minutes * 500 / 35))
-    return RunPlan(seed, jobs, minutes * 60, faults, kinds)
+    return RunPlan(seed, jobs, minutes * 60, faults, kinds, apart=asked.apart)
 
 
 def _arguments() -> argparse.Namespace:
@@ -92,6 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=int)
     parser.add_argument("--kinds", default="", help="separated by commas; all if not said")
     parser.add_argument("--quick", action="store_true", help="a short run with a fixed seed")
+    parser.add_argument("--apart", action="store_true", help="one fault at a time; judge recovery")
     parser.add_argument("--tries", type=int, default=1, help="runs, while they are INVALID")
     parser.add_argument("--folder", type=Path, help="where the run is kept")
     parser.add_argument("--check", action="store_true", help="check a run that is there already")

@@ -47,11 +47,18 @@ WHEN_HEALED: Mapping[str, tuple[str, ...]] = {
 
 
 class Canaries:
-    """Sends them, waits for them, writes `canaries.jsonl`."""
+    """Sends them, waits for them, writes `canaries.jsonl`.
 
-    def __init__(self, targets: Sequence[str], shards: int, folder: Path) -> None:
+    One per fault; or, with `waves`, one per shard that is meant, at each of these times after it.
+    """
+
+    def __init__(
+        self, targets: Sequence[str], shards: int, folder: Path, waves: Sequence[float] = ()
+    ) -> None:
         self._clients = connect(targets)
-        self._map = BucketMap.even([f"s{index}" for index in range(shards)])
+        self._waves = waves
+        self._shards = [f"s{index}" for index in range(shards)]
+        self._map = BucketMap.even(self._shards)
         self._ledger = str(folder / "effects.log")
         self._history = Journal(folder / "history-canaries.jsonl")
         self._log = Journal(folder / "canaries.jsonl")
@@ -66,41 +73,57 @@ class Canaries:
         for where in WHEN_HEALED.get(fault.kind, ()):
             self._send(fault, "healed", where)
 
+    async def landed(self) -> None:
+        """Until none is under way."""
+        while self._flying:
+            await asyncio.gather(*self._flying)
+
     async def close(self) -> None:
         """Wait for those still under way."""
-        await asyncio.gather(*self._flying)
+        await self.landed()
         for client in self._clients:
             await client.close()
         self._history.close()
         self._log.close()
 
     def _send(self, fault: Fault, when: str, where: str) -> None:
+        shards = self._meant(fault.target, where)
+        if not self._waves:
+            self._launch(fault, when, where, shards, 0.0)
+        for after in self._waves:
+            for shard in shards:
+                self._launch(fault, when, where, [shard], after)
+
+    def _launch(
+        self, fault: Fault, when: str, where: str, shards: Sequence[str], after: float
+    ) -> None:
         self._count += 1
         ref = f"canary-{self._count}"
-        flight = asyncio.create_task(self._fly(fault, when, where, ref), name=ref)
-        self._flying.add(flight)
-        flight.add_done_callback(self._flying.discard)
-
-    async def _fly(self, fault: Fault, when: str, where: str, ref: str) -> None:
-        acked: list[str] = []
-        ring = Ring(self._clients, self._count)
-        client = ChaosClient(ref, ring, self._history, lambda job, space: acked.append(job))
         order = Order(
             kind="canary",
             ref=ref,
             namespace=NAMESPACE,
             type="hop",
             input={"ledger": self._ledger},
-            key=self._key(ref, fault.target, where),
+            key=self._key(ref, shards),
         )
-        line = {"fault": fault.number, "kind": fault.kind, "when": when, "where": where}
+        line = {"fault": fault.number, "kind": fault.kind, "when": when, "where": where, "ref": ref}
+        flight = asyncio.create_task(self._fly(order, line, after, self._count), name=ref)
+        self._flying.add(flight)
+        flight.add_done_callback(self._flying.discard)
+
+    async def _fly(self, order: Order, line: dict[str, Any], after: float, first: int) -> None:
+        await asyncio.sleep(after)
+        acked: list[str] = []
+        ring = Ring(self._clients, first)
+        client = ChaosClient(order.ref, ring, self._history, lambda job, space: acked.append(job))
         begin = now()
         await client.submit([order])
         if acked:
             line["acked"] = now() - begin
             if await self._has_ended(ring, acked[0]):
                 line["ended"] = now() - begin
-        self._log.write(**line, began=begin)
+        self._log.write(**line, began=begin, lasted=now() - begin)
 
     async def _has_ended(self, ring: Ring, job: str) -> bool:
         request = pb.GetJobRequest(namespace=NAMESPACE, job_id=job)
@@ -115,12 +138,15 @@ class Canaries:
             await asyncio.sleep(_LOOK_SECONDS)
         return False
 
-    def _key(self, ref: str, target: str, where: str) -> str:
-        """A key whose job is stored where it should be."""
+    def _meant(self, target: str, where: str) -> list[str]:
+        """The shards that canaries for a place go to."""
         own = "s" + target.rpartition("-")[2]
+        return [name for name in self._shards if where == ANY or (name == own) == (where == OWN)]
+
+    def _key(self, ref: str, shards: Sequence[str]) -> str:
+        """A key whose job is stored on one of them."""
         for number in range(1000):
             key = f"{ref}-{number}"
-            shard = self._map.shard_of(bucket_for_key(NAMESPACE, key))
-            if where == ANY or (shard == own) == (where == OWN):
+            if self._map.shard_of(bucket_for_key(NAMESPACE, key)) in shards:
                 return key
         raise AssertionError("no key leads to that shard")

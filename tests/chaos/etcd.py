@@ -35,6 +35,11 @@ class EtcdGateway:
         found = self._call("kv/range", key=_text(prefix), range_end=_text(end), keys_only=True)
         return [base64.b64decode(item["key"]).decode() for item in found.get("kvs", [])]
 
+    def leads(self) -> bool:
+        """Whether this member is the leader."""
+        told = self._call("maintenance/status")
+        return bool(told.get("leader")) and told["leader"] == told["header"]["member_id"]
+
     def size(self) -> int:
         """Bytes of the database in use."""
         return int(self._call("maintenance/status")["dbSizeInUse"])

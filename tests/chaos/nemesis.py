@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,10 @@ from tests.chaos.plan import KINDS, Fault
 from tests.chaos.strikes import Strikes
 
 AT_ONCE = 3
+
+
+async def _no_rest() -> None:
+    """The default: the next fault may begin at once."""
 
 
 class Nemesis:
@@ -34,12 +38,18 @@ class Nemesis:
         self._folder = folder
         self._on_struck = on_struck
         self._on_healed = on_healed
+        self._at_once = AT_ONCE
+        self._rest = _no_rest
         self._log = Journal(folder / "faults.jsonl")
         self._busy: set[str] = set()
         self._free = asyncio.Condition()
         self._under_way = 0
         self.done = 0
         self.current: list[str] = []
+
+    def go_apart(self, rest: Callable[[], Awaitable[None]]) -> None:
+        """One fault at a time from now on, and after each of them this rest."""
+        self._at_once, self._rest = 1, rest
 
     async def carry_out(self, plan: Sequence[Fault], until: float) -> None:
         """All faults at their times, or later where they would collide; none after `until`."""
@@ -63,7 +73,7 @@ class Nemesis:
         if self._under_way == 0:
             return True
         alone = KINDS[fault.kind].alone or "all" in self._busy
-        return not alone and self._under_way < AT_ONCE and self._busy.isdisjoint(fault.units)
+        return not alone and self._under_way < self._at_once and self._busy.isdisjoint(fault.units)
 
     def _take(self, fault: Fault) -> None:
         self._under_way += 1
@@ -98,6 +108,7 @@ class Nemesis:
         finally:
             self.done += 1
             self._log.write(**line)
+            await self._rest()
             await self._release(fault)
 
     def _in_flight(self) -> int:

@@ -145,12 +145,15 @@ def draw_plan(
     drawn += chance.choices(kinds, weights, k=max(0, faults - len(drawn)))
     pace = seconds / len(drawn)
     return [
-        _draw(chance, number, pace * (number + chance.uniform(0, 0.6)), kind, units)
+        draw_fault(chance, number, pace * (number + chance.uniform(0, 0.6)), kind, units)
         for number, kind in enumerate(drawn)
     ]
 
 
-def _draw(chance: random.Random, number: int, at: float, kind: str, units: Sequence[str]) -> Fault:
+def draw_fault(
+    chance: random.Random, number: int, at: float, kind: str, units: Sequence[str]
+) -> Fault:
+    """One fault of a kind: whom it strikes, for how long, and what it needs to be told."""
     spec = KINDS[kind]
     role = spec.target or kind.partition(".")[2]
     low, high = spec.seconds

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.chaos.evidence import Evidence
 from tests.chaos.job_rules import TERMINAL
-from tests.chaos.recovery import Measure, by_second, measure, percentile
+from tests.chaos.recovery import Measure, by_second, judge, measure, percentile
 from tests.chaos.verdict import Verdict
 
 TEMPLATE = Path(__file__).with_name("timeline_template.html")
@@ -30,6 +30,8 @@ def write_report(folder: Path, evidence: Evidence, verdict: Verdict) -> str:
         "faults_by_kind": _by_kind(evidence),
         "recovery": [one.to_json() for one in measures],
     }
+    if evidence.plan.get("apart"):
+        result["recovery_line"] = judge(measures, evidence.plan["kinds"]).line
     (folder / "result.json").write_text(json.dumps(result, indent=1))
     _write_timeline(folder, evidence, verdict, result)
     for job in list(dict.fromkeys(v.job for v in verdict.violations if v.job))[:_MAX_JOBS]:
@@ -48,19 +50,27 @@ def summary(evidence: Evidence, verdict: Verdict) -> str:
     )
 
 
-def recovery_table(measures: Sequence[Measure]) -> str:
-    """The recovery figures as text."""
-    head = f"{'recovery, seconds':50} {'target':>6} {'n':>6} {'p50':>7} {'p99':>7}"
+def recovery_table(measures: Sequence[Measure], begin: float = 0.0) -> str:
+    """The recovery figures as text; with the worst sample of those that are late."""
+    head = f"{'recovery, seconds':50} {'target':>6} {'n':>6} {'p50':>7} {'p99':>7} {'max':>7}"
     lines = [f"{head} {'alone':>6} {'p99':>7}"]
     for one in (line.to_json() for line in measures):
-        figures = [one["target"], one["count"], one["p50"], one["p99"], one["alone"]]
+        figures = [one[name] for name in ("target", "count", "p50", "p99", "max", "alone")]
         figures.append(one["alone_p99"] if one["alone"] else "-")
         mark = "" if one["met"] else "  late"
         texts = [
-            f"{value:>{width}}" for value, width in zip(figures, (6, 6, 7, 7, 6, 7), strict=True)
+            f"{value:>{width}}" for value, width in zip(figures, (6, 6, 7, 7, 7, 6, 7), strict=True)
         ]
         lines.append(f"{one['name']:50} {' '.join(texts)}{mark}")
+        if not one["met_by_all"]:
+            lines.append(f"    worst: {_worst(one['worst'][0], begin)}")
     return "\n".join(lines)
+
+
+def _worst(sample: dict[str, Any], begin: float) -> str:
+    beside = ", ".join(sample["beside"]) or "nothing"
+    by = f" by {sample['by']}" if sample["by"] else ""
+    return f"{sample['seconds']} s{by}, at {sample['at'] - begin:.1f} s, beside {beside}"
 
 
 def _by_kind(evidence: Evidence) -> dict[str, dict[str, int]]:
@@ -81,7 +91,7 @@ def _write_timeline(
     data = {
         **result,
         "plan": {k: v for k, v in evidence.plan.items() if k not in ("faults", "units", "kinds")},
-        "begin": _begin(evidence),
+        "begin": begin_of(evidence),
         "lanes": _lanes(evidence),
         "series": _series(evidence),
         "marks": _violation_marks(evidence, verdict),
@@ -91,7 +101,8 @@ def _write_timeline(
     (folder / "timeline.html").write_text(page)
 
 
-def _begin(evidence: Evidence) -> float:
+def begin_of(evidence: Evidence) -> float:
+    """When the run began."""
     times = [op["begin"] for op in evidence.history[:1]]
     times += [fault["began"] for fault in evidence.faults]
     return min(times, default=0.0)

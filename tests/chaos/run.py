@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from localmesh.errors import LocalError
 from localmesh.harness import RunningMesh, running_mesh
 
 from tests.chaos import load
+from tests.chaos.apart import REST_SECONDS, WAVES, draw_apart
 from tests.chaos.canaries import Canaries
 from tests.chaos.crew import Crew
 from tests.chaos.dump import dump, dump_shards, settle
@@ -59,6 +60,8 @@ class RunPlan:
     shards: int = 3
     etcd_members: int = 3
     workers: int = 3
+    apart: bool = False
+    """One fault at a time, and rest between them (`tests.chaos.apart`)."""
 
 
 class Run:
@@ -116,18 +119,26 @@ class Run:
     def _draw(self, mesh: RunningMesh, crew: Crew) -> list[Fault]:
         plan = self._plan
         units = [*mesh.plan.units, *crew.names]
-        faults = draw_plan(
-            plan.seed, units, seconds=plan.seconds, faults=plan.faults, kinds=plan.kinds
-        )
+        faults = self._drawn(units)
         said = {**asdict(plan), "kinds": sorted({fault.kind for fault in faults})}
         said |= {"zombies": "stop.worker" in plan.kinds, "units": units}
         said |= {"faults": [fault.to_json() for fault in faults]}
         (self._folder / "plan.json").write_text(json.dumps(said, indent=1))
         return faults
 
+    def _drawn(self, units: Sequence[str]) -> list[Fault]:
+        plan = self._plan
+        if plan.apart:
+            return draw_apart(plan.seed, units, seconds=plan.seconds, kinds=plan.kinds)
+        return draw_plan(
+            plan.seed, units, seconds=plan.seconds, faults=plan.faults, kinds=plan.kinds
+        )
+
     def _load_plan(self) -> LoadPlan:
         plan = self._plan
-        return LoadPlan(plan.seed, plan.jobs, plan.seconds, linger=True)
+        load_plan = LoadPlan(plan.seed, plan.jobs, plan.seconds, linger=True)
+        # More watches, so that each fault that cuts some yields several samples.
+        return replace(load_plan, watchers=2, watch_every=5) if plan.apart else load_plan
 
     @asynccontextmanager
     async def _loading(self) -> AsyncIterator[subprocess.Popen[str]]:
@@ -154,8 +165,12 @@ class Run:
         self, strikes: Strikes, faults: Sequence[Fault], targets: Sequence[str]
     ) -> None:
         self._phase = "striking"
-        canaries = Canaries(targets, self._plan.shards, self._folder)
+        apart = self._plan.apart
+        waves = WAVES if apart else ()
+        canaries = Canaries(targets, self._plan.shards, self._folder, waves)
         nemesis = Nemesis(strikes, self._folder, canaries.struck, canaries.healed)
+        if apart:
+            nemesis.go_apart(lambda: _rest(canaries))
         telling = asyncio.create_task(self._tell(nemesis, len(faults)), name="tell")
         try:
             # Late, on a slow machine, is better than not at all.
@@ -237,6 +252,11 @@ async def _entered(context: Any) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def _rest(canaries: Canaries) -> None:
+    await canaries.landed()
+    await asyncio.sleep(REST_SECONDS)
 
 
 def _schedules_are_current(mesh: RunningMesh) -> bool:

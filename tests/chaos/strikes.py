@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -15,13 +13,14 @@ from typing import Any, TypeVar
 import psycopg
 from localmesh.errors import LocalError
 from localmesh.harness import RunningMesh
-from localmesh.processes import Account, Process, descendants, identity, tool
+from localmesh.processes import Process, descendants
 
 from services.mesh.testing.faults import Link
 from tests.chaos.crew import Crew
 from tests.chaos.etcd import EtcdGateway
 from tests.chaos.links import Links
 from tests.chaos.plan import Fault
+from tests.chaos.servers import alter_system, limit_files
 
 T = TypeVar("T")
 SKEWED = Path(__file__).with_name("skewed")
@@ -97,9 +96,12 @@ class Strikes:
     @asynccontextmanager
     async def _kill(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
         await _aside(self._name_worker, fault.target, detail)
-        await _aside(self._kill_unit, fault.target)
+        unit = fault.target
+        if fault.options.get("leader"):
+            detail["leader"] = unit = await _aside(self._leader)
+        await _aside(self._kill_unit, unit)
         yield
-        await self.revive(fault.target)
+        await self.revive(unit)
 
     @asynccontextmanager
     async def _kill_all(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
@@ -169,9 +171,9 @@ class Strikes:
     @asynccontextmanager
     async def _make_read_only(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
         dsn = self._dsn(fault.target)
-        await _aside(_alter_system, dsn, "default_transaction_read_only = on")
+        await _aside(alter_system, dsn, "default_transaction_read_only = on")
         yield
-        await _aside(_alter_system, dsn, "default_transaction_read_only = off")
+        await _aside(alter_system, dsn, "default_transaction_read_only = off")
 
     @asynccontextmanager
     async def _lock_rows(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
@@ -194,15 +196,15 @@ class Strikes:
     async def _fill_disk(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
         """No file of the server may grow: to it, a full disk. It panics, as it should."""
         for process in self._family(fault.target):
-            _limit_files(process.pid, str(_FULL_BYTES))
+            limit_files(process.pid, str(_FULL_BYTES))
         yield
         for process in self._family(fault.target):
-            _limit_files(process.pid, "unlimited")
+            limit_files(process.pid, "unlimited")
         await self._ready(fault.target)
 
     @asynccontextmanager
     async def _lose_quorum(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
-        members = [unit for unit in self._mesh.plan.units if unit.startswith("etcd")]
+        members = self._etcd_members()
         lost = members[len(members) // 2 :]
         detail["lost"] = lost
         await asyncio.gather(*(_aside(self._kill_unit, unit) for unit in lost))
@@ -336,24 +338,15 @@ class Strikes:
     def _dsn(self, unit: str) -> str:
         return self._mesh.shard_dsns["s" + unit.rpartition("-")[2]]
 
+    def _leader(self) -> str:
+        """The member of etcd that leads, now."""
+        return next(unit for unit in self._etcd_members() if self._gateway(unit).leads())
+
+    def _etcd_members(self) -> list[str]:
+        return [unit for unit in self._mesh.plan.units if unit.startswith("etcd")]
+
     def _gateway(self, unit: str) -> EtcdGateway:
         return EtcdGateway(next(iter(self._mesh.plan.units[unit].ports.values())))
-
-
-def _alter_system(dsn: str, setting: str) -> None:
-    with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:
-        connection.execute("SET default_transaction_read_only = off")
-        connection.execute(f"ALTER SYSTEM SET {setting}".encode())
-        connection.execute("SELECT pg_reload_conf()")
-
-
-def _limit_files(pid: int, limit: str) -> None:
-    """The soft limit only, and as the server's own account: then it can be lifted again."""
-    with suppress(FileNotFoundError):  # it has ended
-        owner = Path(f"/proc/{pid}").stat()
-        command = [tool("prlimit"), "--pid", str(pid), f"--fsize={limit}:"]
-        as_owner = identity(Account(owner.st_uid, owner.st_gid) if os.getuid() == 0 else None)
-        subprocess.run(command, check=False, capture_output=True, **as_owner)
 
 
 async def _aside(work: Callable[..., T], *arguments: object) -> T:

@@ -1,0 +1,118 @@
+"""Where the samples of the recovery table come from: canaries, events, watches, calls, logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from services.mesh.jobs.ids import bucket_for_key
+from services.mesh.jobs.topology import BucketMap
+from tests.chaos.evidence import Evidence
+from tests.chaos.job_rules import CLAIMED, DISPATCHED, RUNNING, SWEPT
+
+#: A shard that is away for longer than this must have been noticed.
+BREAKER_SECONDS = 2.0
+
+
+class Taken(NamedTuple):
+    """One sample: when, how long, and by which fault if that is known."""
+
+    at: float
+    seconds: float
+    fault: int | None = None
+
+
+def rescued(evidence: Evidence) -> Iterator[Taken]:
+    """For each job that a killed worker had in hand: until a handler of it began again."""
+    killed = {
+        fault["detail"]["worker_id"]: fault
+        for fault in evidence.faults
+        if fault["kind"] == "kill.worker" and fault["detail"].get("worker_id")
+    }
+    for job, events in evidence.events.items():
+        for held, following in pairwise(events):
+            fault = killed.get(held.worker or "")
+            if fault is None or held.state not in (DISPATCHED, RUNNING):
+                continue
+            at = fault["began"]
+            if held.time <= at < following.time:
+                again = [run.began for run in evidence.ledger.of(job).values() if run.began > at]
+                if again:
+                    yield Taken(at, min(again) - at, fault["number"])
+
+
+def swept(evidence: Evidence) -> Iterator[Taken]:
+    """From a claim whose dispatch was lost to the next claim."""
+    for events in evidence.events.values():
+        for index, event in enumerate(events):
+            if event.reason == SWEPT:
+                claim = next(e for e in reversed(events[:index]) if e.reason == CLAIMED)
+                again = next((e for e in events[index:] if e.reason == CLAIMED), None)
+                if again:
+                    yield Taken(claim.time, again.time - claim.time)
+
+
+def resumed(evidence: Evidence) -> Iterator[Taken]:
+    for line in evidence.watches:
+        if "resumed" in line:
+            yield Taken(line["resumed"], line["at"] - line["resumed"])
+
+
+def lateness(evidence: Evidence) -> Iterator[Taken]:
+    for row in evidence.rows:
+        runs = evidence.ledger.of(row.id)
+        if runs:
+            began = min(run.began for run in runs.values())
+            yield Taken(row.first_due, max(0.0, began - row.first_due))
+
+
+def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
+    """For each keyed call while a shard is away that is another one's: 1 if it failed, else 0."""
+    shards = [f"s{number}" for number in range(evidence.plan.get("shards", 3))]
+    buckets = BucketMap.even(shards)
+    away = list(_shards_away(evidence))
+    for op in evidence.history:
+        if op["op"] != "enqueue" or not op.get("key"):
+            continue
+        home = buckets.shard_of(bucket_for_key(op["namespace"], op["key"]))
+        for fault in away:
+            if fault["began"] <= op["begin"] < fault["healed"] and home != shard_of(fault):
+                yield Taken(op["begin"], float(op["outcome"] != "ok"), fault["number"])
+
+
+def opened_breakers(evidence: Evidence, logs: Path) -> Iterator[Taken]:
+    """From the loss of a shard to the breaker of each Orchestrator, as their logs tell."""
+    for log in sorted(logs.glob("orchestrator*.log")):
+        opened = list(_openings(log))
+        for fault in _shards_away(evidence):
+            began, until = fault["began"], fault["until"]
+            found = [at for at, shard in opened if shard == shard_of(fault) and at >= began]
+            if found and found[0] < fault["healed"]:
+                yield Taken(began, found[0] - began, fault["number"])
+            elif until - began > BREAKER_SECONDS:
+                yield Taken(began, until - began, fault["number"])
+
+
+def shard_of(fault: dict[str, Any]) -> str:
+    """`shard-1` is known as s1."""
+    return "s" + str(fault["target"]).rpartition("-")[2]
+
+
+def _shards_away(evidence: Evidence) -> Iterator[dict[str, Any]]:
+    kinds = ("kill.shard", "stop.shard")
+    yield from (f for f in evidence.faults if f["kind"] in kinds and "healed" in f)
+
+
+def _openings(log: Path) -> Iterator[tuple[float, str]]:
+    """When which shard was found to be away."""
+    with log.open(errors="replace") as lines:
+        for line in lines:
+            if '"shard_health"' not in line or not line.endswith("}\n"):
+                continue
+            told = json.loads(line)
+            if told["message"].startswith(f"shard {told['shard']} is away"):
+                yield datetime.fromisoformat(told["time"]).timestamp(), told["shard"]
