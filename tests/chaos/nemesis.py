@@ -39,7 +39,7 @@ class Nemesis:
         self._on_struck = on_struck
         self._on_healed = on_healed
         self._at_once = AT_ONCE
-        self._rest = _no_rest
+        self._rest: Callable[[], Awaitable[None]] = _no_rest
         self._log = Journal(folder / "faults.jsonl")
         self._busy: set[str] = set()
         self._free = asyncio.Condition()

@@ -150,6 +150,22 @@ async def linked(rig: Rig, **settings: Any) -> AsyncIterator[tuple[FaultProxy, P
             yield link, store
 
 
+async def test_a_statement_that_hangs_is_told_of_long_before_it_is_cut(rig):
+    async with linked(rig, **QUICK) as (link, store):
+        slow = asyncio.Event()
+        store.when_slow(slow.set)
+        await store.inflight_workers()
+        assert not slow.is_set()
+        link.become(Link.HOLD)
+        started = time.monotonic()
+        call = asyncio.create_task(store.put_jobs([new_job()], EPOCH))
+        await slow.wait()
+        assert not call.done()
+        with pytest.raises(OutcomeUnknown):
+            await call
+        assert QUICK["call_timeout"] * 0.9 < time.monotonic() - started < 5
+
+
 async def test_nobody_waits_for_a_connection_to_a_shard_that_refuses_them(rig):
     async with linked(rig, **PATIENT) as (link, store):
         link.become(Link.CUT)

@@ -111,6 +111,8 @@ class ModelShard:
 
     def abandon(self) -> None: ...
 
+    def when_slow(self, tell: Callable[[], None]) -> None: ...
+
     async def migrate(self) -> list[str]:
         return []
 

@@ -3,9 +3,10 @@
     HEALTHY --fail--> SUSPECT --fail, fail--> AWAY --ok, ok--> HEALTHY
                          └──ok──▶ HEALTHY
 
-Probes run about every second with a deadline of 400 ms, and five times as often while in doubt, so
-a shard that hangs is AWAY within about 2 s. One lost probe redirects nothing; one lucky probe on a
-flapping shard brings nothing back.
+Probes run about every second with a deadline of 400 ms, and five times as often while in doubt; a
+statement that is out for 200 ms makes the next one come at once. So a shard that hangs while it is
+used is AWAY within 1.8 s, one that nobody uses within 2.5. One lost probe redirects nothing; one
+lucky probe on a flapping shard brings nothing back.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ all the commit; a caller that wants to know asks for the job.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -32,6 +32,8 @@ from services.mesh.store.settings import StoreSettings, connection_options
 
 __all__ = ["BUSY", "Params", "Row", "Session", "ShardConnections"]
 
+#: A statement that has been under way for so long is slow: a healthy shard answers in milliseconds.
+SLOW_SECONDS = 0.2
 _TRIES = 3
 _CONFLICTS = frozenset({"40001", "40P01"})
 # Classes of SQLSTATE that speak of the server, not of the statement: connection, resources, objects
@@ -55,7 +57,10 @@ class ShardConnections:
         self._adapters = AdaptersMap(psycopg.adapters)
         arrays.register(self._adapters)
         self._pool: Pool | None = None
-        self._asking: set[Session] = set()
+        #: Statements under way, each with what ends the patience with it.
+        self._asking: dict[Session, asyncio.TimerHandle] = {}
+        self.tell_slow: Callable[[], None] | None = None
+        """Is told when a statement is slow, while it is still under way."""
 
     async def open(self) -> None:
         """Begin to connect in the background."""
@@ -129,13 +134,21 @@ class ShardConnections:
     ) -> list[Row]:
         """Run one statement in `session`; after `timeout` (`call_timeout`) it is cut."""
         loop = asyncio.get_running_loop()
-        alarm = loop.call_later(timeout or self._settings.call_timeout, session.cut)
-        self._asking.add(session)
+        if timeout is None and self.tell_slow is not None:
+            alarm = loop.call_later(SLOW_SECONDS, self._is_slow, session)
+        else:
+            alarm = loop.call_later(timeout or self._settings.call_timeout, session.cut)
+        self._asking[session] = alarm
         try:
             return await session.run(query, params)
         finally:
-            self._asking.discard(session)
-            alarm.cancel()
+            self._asking.pop(session).cancel()
+
+    def _is_slow(self, session: Session) -> None:
+        rest = max(0.0, self._settings.call_timeout - SLOW_SECONDS)
+        self._asking[session] = asyncio.get_running_loop().call_later(rest, session.cut)
+        if self.tell_slow is not None:
+            self.tell_slow()
 
     async def _roll_back(self, session: Session) -> None:
         # One that cannot be rolled back is not at rest, and closed when it is given back.

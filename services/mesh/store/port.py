@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -60,6 +60,11 @@ class ShardStore(Protocol):
 
     def abandon(self) -> None:
         """End every call under way as if the connection had broken: the shard answers nobody."""
+
+    def when_slow(self, tell: Callable[[], None]) -> None:
+        """Have it told when a call takes long, while it is still under way: a shard that hangs says
+        nothing, and is found by whoever waits for it sooner than by the next probe.
+        """
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of the migrations that were applied."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random, SystemRandom
 
 import psycopg
@@ -64,6 +65,10 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
     def abandon(self) -> None:
         """End every call under way: the shard answers nobody."""
         self._connections.abandon()
+
+    def when_slow(self, tell: Callable[[], None]) -> None:
+        """Have it told when a call takes long, while it is still under way."""
+        self._connections.tell_slow = tell
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of the migrations that were applied."""

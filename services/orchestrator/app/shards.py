@@ -126,6 +126,8 @@ class Prober(Loop):
         self._shards, self._store, self._clock, self._seconds = shards, store, clock, seconds
         self._migrated = False
         shards.probed_by(store.name, self.nudge)
+        # A shard that hangs is in doubt as soon as somebody waits for it.
+        store.when_slow(self.nudge)
 
     async def run_once(self) -> Counts:
         began = self._clock.monotonic()
