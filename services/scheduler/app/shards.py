@@ -91,7 +91,9 @@ class Shards:
         gate = self._gates[name]
         while not gate.open:
             try:
-                await self._stores[name].probe(PROBE_SECONDS)
+                if not (await self._stores[name].probe(PROBE_SECONDS)).writable:
+                    # It answers, and would refuse every claim: the gate would close at once.
+                    raise ShardUnavailable(name, why="is read only")
             except (ShardUnavailable, OutcomeUnknown) as error:
                 gate.failed(error.message)
                 await asyncio.sleep(PROBE_BACKOFF.delay(gate.failures))

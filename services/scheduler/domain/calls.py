@@ -1,14 +1,16 @@
 """When the workers of a type are called.
 
 A call is heard by every worker of the type, so it is not repeated lightly: each one that changed
-nothing makes the next one wait for longer, up to a bound that is shorter than a lease.
+nothing makes the next one wait for longer. The bound is what a job waits for at most when calls
+have been lost, with a broker that lost all else: a lost dispatch has six seconds, and four of them
+have passed when it is swept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-FIRST_SECONDS, LONGEST_SECONDS = 1.0, 4.0
+FIRST_SECONDS, LONGEST_SECONDS = 1.0, 1.5
 
 
 class CallPlan:

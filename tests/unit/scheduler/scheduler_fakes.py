@@ -86,9 +86,10 @@ class FakeShard:
         self.open_door = asyncio.Event()
         self.open_door.set()
         self.away = False
+        self.writable = True
         self.swept: list[tuple[UUID, int]] = []
         self.due_times: list[DueTime] = []
-        self.slots_read = 0
+        self.slots_read = self.probes = 0
         self.deep_looks = 0
         self.in_flight = self.overdue = False
         self.look_takes = 0.0
@@ -111,7 +112,8 @@ class FakeShard:
 
     async def probe(self, timeout: float = 0.5) -> ProbeResult:
         self._check()
-        return ProbeResult(datetime.now(UTC), uuid4(), 1, True, 1)
+        self.probes += 1
+        return ProbeResult(datetime.now(UTC), uuid4(), 1, self.writable, 1)
 
     async def claim(
         self,

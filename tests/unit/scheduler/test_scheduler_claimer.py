@@ -132,6 +132,22 @@ async def test_a_shard_that_is_away_holds_credit_only_once() -> None:
         assert bench.board.book.credit_of("t") == 10
 
 
+async def test_a_shard_that_is_read_only_is_not_asked_until_it_can_be_written() -> None:
+    async with Bench("s0") as bench:
+        shard = bench.stores["s0"]
+        shard.away = True
+        bench.grab("w", 10)
+        bench.board.heard(Word("s0", ["t"]))
+        await until(lambda: not bench.shards.gate("s0").open)
+        shard.away, shard.writable, probes = False, False, shard.probes
+        await until(lambda: shard.probes > probes + 1)
+        assert not bench.shards.gate("s0").open
+        assert "read only" in bench.shards.gate("s0").error
+        assert len(shard.claims) == 1
+        shard.writable = True
+        await until(lambda: bench.shards.gate("s0").open)
+
+
 async def test_jobs_that_could_not_be_sent_are_taken_back_by_their_fence() -> None:
     async with Bench("s0") as bench:
         bench.stores["s0"].store("t", 2)
