@@ -25,6 +25,8 @@ MIX: Mapping[str, float] = {
 }
 BATCH_SIZE = 8
 LARGE_BYTES = 40_000
+#: What a "steady" job takes: one of a known length, for trials that need to know when it is over.
+STEADY_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ class OrderBook:
                 return Order(**base, type="hop", input={**said, "fails": fails}, attempts=fails + 2)
             case "hopeless":
                 return Order(**base, type="hop", input={**said, "fails": 99}, attempts=2)
-            case "long":
-                return Order(**base, type="nap", input={**said, "seconds": draw(2, 9)})
+            case "long" | "steady":
+                said["seconds"] = draw(2, 9) if kind == "long" else STEADY_SECONDS
+                return Order(**base, type="nap", input=said)
             case "large":
                 sizes = {"size": LARGE_BYTES, "padding": "y" * LARGE_BYTES}
                 return Order(**base, type="hop", input={**said, **sizes})
