@@ -42,18 +42,18 @@ _HEAL_ALL_SECONDS = 15.0
 def draw_apart(
     seed: int, units: Sequence[str], *, seconds: float, kinds: Sequence[str] = ()
 ) -> list[Fault]:
-    """Whole rounds, as many as there is time for, but one at least."""
+    """Round after round until the time is used up; the first is whole, however long it takes."""
     chance = random.Random(seed)
     names = [kind for kind in kinds or ROUND for _ in range(ROUND.get(kind, 1))]
     plan: list[Fault] = []
     at = REST_SECONDS
     while True:
-        begin = at
         for kind in chance.sample(names, len(names)):
-            plan.append(_aimed(draw_fault(chance, len(plan), at, kind, units)))
-            at = end_of(plan[-1]) + REST_SECONDS
-        if at + (at - begin) > seconds:
-            return plan
+            fault = _aimed(draw_fault(chance, len(plan), at, kind, units))
+            if len(plan) >= len(names) and end_of(fault) > seconds:
+                return plan
+            plan.append(fault)
+            at = end_of(fault) + REST_SECONDS
 
 
 def end_of(fault: Fault) -> float:
