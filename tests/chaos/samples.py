@@ -87,12 +87,15 @@ def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
 def opened_breakers(evidence: Evidence, logs: Path) -> Iterator[Taken]:
     """From the loss of a shard to the breaker of each Orchestrator, as their logs tell."""
     for log in sorted(logs.glob("orchestrator*.log")):
-        opened = list(_openings(log))
+        changes = list(_changes(log))
         for fault in _shards_away(evidence):
             began, until = fault["began"], fault["until"]
-            found = [at for at, shard in opened if shard == shard_of(fault) and at >= began]
-            if found and found[0] < fault["healed"]:
+            own = [(at, is_away) for at, shard, is_away in changes if shard == shard_of(fault)]
+            found = [at for at, is_away in own if is_away and began <= at < fault["healed"]]
+            if found:
                 yield Taken(began, found[0] - began, fault["number"])
+            elif _was_away(own, began):
+                continue  # by another fault: there was nothing to notice
             elif until - began > BREAKER_SECONDS:
                 yield Taken(began, until - began, fault["number"])
 
@@ -107,12 +110,17 @@ def _shards_away(evidence: Evidence) -> Iterator[dict[str, Any]]:
     yield from (f for f in evidence.faults if f["kind"] in kinds and "healed" in f)
 
 
-def _openings(log: Path) -> Iterator[tuple[float, str]]:
-    """When which shard was found to be away."""
+def _was_away(changes: list[tuple[float, bool]], at: float) -> bool:
+    """What the last change before that was; one that has said nothing yet has not answered yet."""
+    return ([True] + [is_away for time, is_away in changes if time < at])[-1]
+
+
+def _changes(log: Path) -> Iterator[tuple[float, str, bool]]:
+    """When which shard was found to be away, or not to be."""
     with log.open(errors="replace") as lines:
         for line in lines:
             if '"shard_health"' not in line or not line.endswith("}\n"):
                 continue
             told = json.loads(line)
-            if told["message"].startswith(f"shard {told['shard']} is away"):
-                yield datetime.fromisoformat(told["time"]).timestamp(), told["shard"]
+            is_away = told["message"].startswith(f"shard {told['shard']} is away")
+            yield datetime.fromisoformat(told["time"]).timestamp(), told["shard"], is_away

@@ -101,14 +101,18 @@ def test_calls_for_other_shards_may_not_fail(tmp_path: Path, outcome: str, met: 
 
 
 def _opened(folder: Path, shard: str, *seconds: float) -> None:
+    _told(folder, (shard, 0.0, "healthy"), *((shard, at, "away it hangs") for at in seconds))
+
+
+def _told(folder: Path, *changes: tuple[str, float, str]) -> None:
     lines = [
         {
             "time": f"1970-01-01T00:16:{40 + at:06.3f}Z",
-            "message": f"shard {shard} is away: it hangs",
+            "message": f"shard {shard} is {health}",
             "action": "shard_health",
             "shard": shard,
         }
-        for at in seconds
+        for shard, at, health in changes
     ]
     (folder / "logs").mkdir(exist_ok=True)
     text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -122,10 +126,17 @@ def test_a_breaker_is_timed_by_the_log_of_its_orchestrator(tmp_path: Path) -> No
     assert [one.seconds for one in _found(tmp_path, story, BREAKER).samples] == [1.5]
 
 
+def test_a_breaker_that_was_open_already_is_no_sample(tmp_path: Path) -> None:
+    story = Story()
+    _strike(story, "stop.shard", "shard-1", 1, 9)
+    _opened(tmp_path, "s1", 0.5)
+    assert not [one for one in measure(tmp_path, story.evidence) if one.name == BREAKER]
+
+
 def test_a_breaker_that_never_opened_is_late(tmp_path: Path) -> None:
     story = Story()
     _strike(story, "stop.shard", "shard-1", 1, 9)
-    _opened(tmp_path, "s0", 2)
+    _told(tmp_path, ("s1", 0.0, "healthy"), ("s0", 2.0, "away"))
     found = _found(tmp_path, story, BREAKER)
     assert [sample.seconds for sample in found.samples] == [8.0]
     assert not found.to_json()["met"]
