@@ -56,6 +56,8 @@ class LoadPlan:
     """One acknowledged job in so many is watched by id, ten of them in one watch."""
     linger: bool = False
     """Go on at the same pace until the file `load.enough` appears, however many jobs that are."""
+    in_full: bool = True
+    """Submit all of them, even if that takes longer; else the pace counts, and `linger` decides."""
     mix: Mapping[str, float] = field(default_factory=lambda: dict(MIX))
 
 
@@ -122,7 +124,7 @@ class Load:
         book = OrderBook(self._plan.seed, self._ledger, NAMESPACES, self._plan.mix)
         loop = asyncio.get_running_loop()
         begin, pace = loop.time(), self._plan.seconds / self._plan.jobs
-        for lot in book.lots(self._plan.jobs, self._is_wanted):
+        for lot in book.lots(self._plan.jobs if self._plan.in_full else 0, self._is_wanted):
             await asyncio.sleep(max(0.0, begin + self.submitted * pace - loop.time()))
             await lots.put(lot)
             self.submitted += len(lot)

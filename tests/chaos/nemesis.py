@@ -1,7 +1,8 @@
 """The nemesis: carries a plan out, a few faults at once, and logs what it really did.
 
-Each line of `faults.jsonl` is one fault: when it began, when its undoing began (`until`), when all
-was well again (`healed`), and how many jobs were in flight when it struck.
+Each line of `faults.jsonl` is one fault: when it began, when it was done (`struck`: on a busy
+machine that may take a while), when its undoing began (`until`), when all was well again
+(`healed`), and how many jobs were in flight when it struck.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class Nemesis:
         line |= {"in_flight": self._in_flight(), "began": now(), "detail": detail}
         try:
             async with self._strikes.strike(fault, detail):
+                line["struck"] = now()
                 self._on_struck(fault, line)
                 await asyncio.sleep(fault.seconds)
                 line["until"] = now()

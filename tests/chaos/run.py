@@ -137,8 +137,11 @@ class Run:
     def _load_plan(self) -> LoadPlan:
         plan = self._plan
         load_plan = LoadPlan(plan.seed, plan.jobs, plan.seconds, linger=True)
-        # More watches, so that each fault that cuts some yields several samples.
-        return replace(load_plan, watchers=2, watch_every=5) if plan.apart else load_plan
+        if not plan.apart:
+            return load_plan
+        # More watches, so that each fault that cuts some yields several samples. And no catching up
+        # with a number of jobs after the last fault: it is not what such a run is about.
+        return replace(load_plan, watchers=2, watch_every=5, in_full=False)
 
     @asynccontextmanager
     async def _loading(self) -> AsyncIterator[subprocess.Popen[str]]:

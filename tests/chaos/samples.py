@@ -89,12 +89,14 @@ def opened_breakers(evidence: Evidence, logs: Path) -> Iterator[Taken]:
     for log in sorted(logs.glob("orchestrator*.log")):
         changes = list(_changes(log))
         for fault in _shards_away(evidence):
-            began, until = fault["began"], fault["until"]
+            began, until = fault.get("struck", fault["began"]), fault["until"]
             own = [(at, is_away) for at, shard, is_away in changes if shard == shard_of(fault)]
-            found = [at for at, is_away in own if is_away and began <= at < fault["healed"]]
+            found = [
+                at for at, is_away in own if is_away and fault["began"] <= at < fault["healed"]
+            ]
             if found:
-                yield Taken(began, found[0] - began, fault["number"])
-            elif _was_away(own, began):
+                yield Taken(began, max(0.0, found[0] - began), fault["number"])
+            elif _was_away(own, fault["began"]):
                 continue  # by another fault: there was nothing to notice
             elif until - began > BREAKER_SECONDS:
                 yield Taken(began, until - began, fault["number"])

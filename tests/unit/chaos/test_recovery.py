@@ -126,6 +126,14 @@ def test_a_breaker_is_timed_by_the_log_of_its_orchestrator(tmp_path: Path) -> No
     assert [one.seconds for one in _found(tmp_path, story, BREAKER).samples] == [1.5]
 
 
+def test_a_breaker_has_its_time_from_when_the_fault_was_done(tmp_path: Path) -> None:
+    story = Story()
+    fault = _strike(story, "stop.shard", "shard-1", 1, 9)
+    fault["struck"] = BEGAN + 1.75
+    _opened(tmp_path, "s1", 2.5)
+    assert [one.seconds for one in _found(tmp_path, story, BREAKER).samples] == [0.75]
+
+
 def test_a_breaker_that_was_open_already_is_no_sample(tmp_path: Path) -> None:
     story = Story()
     _strike(story, "stop.shard", "shard-1", 1, 9)
