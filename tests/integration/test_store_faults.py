@@ -154,8 +154,10 @@ async def test_a_statement_that_hangs_is_told_of_long_before_it_is_cut(rig):
     async with linked(rig, **QUICK) as (link, store):
         slow = asyncio.Event()
         store.when_slow(slow.set)
+        answers = store.answers
         await store.inflight_workers()
         assert not slow.is_set()
+        assert store.answers == answers + 1
         link.become(Link.HOLD)
         started = time.monotonic()
         call = asyncio.create_task(store.put_jobs([new_job()], EPOCH))
@@ -164,6 +166,7 @@ async def test_a_statement_that_hangs_is_told_of_long_before_it_is_cut(rig):
         with pytest.raises(OutcomeUnknown):
             await call
         assert QUICK["call_timeout"] * 0.9 < time.monotonic() - started < 5
+        assert store.answers == answers + 1
 
 
 async def test_nobody_waits_for_a_connection_to_a_shard_that_refuses_them(rig):

@@ -59,6 +59,8 @@ class ShardConnections:
         self._pool: Pool | None = None
         #: Statements under way, each with what ends the patience with it.
         self._asking: dict[Session, asyncio.TimerHandle] = {}
+        self.answers = 0
+        """Statements that were answered so far."""
         self.tell_slow: Callable[[], None] | None = None
         """Is told when a statement is slow, while it is still under way."""
 
@@ -140,9 +142,11 @@ class ShardConnections:
             alarm = loop.call_later(timeout or self._settings.call_timeout, session.cut)
         self._asking[session] = alarm
         try:
-            return await session.run(query, params)
+            rows = await session.run(query, params)
         finally:
             self._asking.pop(session).cancel()
+        self.answers += 1
+        return rows
 
     def _is_slow(self, session: Session) -> None:
         rest = max(0.0, self._settings.call_timeout - SLOW_SECONDS)

@@ -52,6 +52,13 @@ class ShardStore(Protocol):
         """The shard's name."""
         ...
 
+    @property
+    def answers(self) -> int:
+        """How many statements it has answered so far: one that answers others is not away, however
+        long it leaves a probe waiting.
+        """
+        ...
+
     async def open(self) -> None:
         """Begin to connect. Returns at once; a shard that is away does not stop a service."""
 

@@ -53,6 +53,11 @@ class PostgresShard(Tying, Releasing, Claiming, Ending, Changing, Reading, Purgi
         """The shard's name."""
         return self._name
 
+    @property
+    def answers(self) -> int:
+        """How many statements it has answered so far."""
+        return self._connections.answers
+
     async def open(self) -> None:
         """Begin to connect in the background."""
         await self._connections.open()

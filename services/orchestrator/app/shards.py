@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 
 #: How long a probe may take: a shard that hangs is away after three of these.
 PROBE_TIMEOUT = 0.4
+#: The same while it is away. Nobody waits for it then, and on a machine without time to spare no
+#: connection is had in less: it would stay away for as long as that lasts. One that hangs answers
+#: the probe that is under way when it goes on.
+AWAY_TIMEOUT = 2.0
 #: Share of the probe interval after which a shard in doubt is asked again.
 HURRY = 0.2
 #: How long callers are asked to wait while a breaker is open: about until it may have closed.
@@ -134,7 +138,10 @@ class Prober(Loop):
         try:
             if not self._migrated:
                 await self._migrate()
-            result = await self._store.probe(PROBE_TIMEOUT)
+            result = await self._asked()
+            if result is None:
+                await self._hurry()
+                return {"slow": 1}
             if not result.writable:
                 raise ShardUnavailable(self._store.name)
             if not result.durable:
@@ -148,6 +155,16 @@ class Prober(Loop):
         if self._shards.views()[self._store.name].health is not Health.HEALTHY:
             await self._hurry()
         return {}
+
+    async def _asked(self) -> ProbeResult | None:
+        """What the shard says about itself; None if it had no time for us, but for others."""
+        health, answers = self._shards.views()[self._store.name].health, self._store.answers
+        try:
+            return await self._store.probe(AWAY_TIMEOUT if health is Health.AWAY else PROBE_TIMEOUT)
+        except MeshError:
+            if health is Health.AWAY or self._store.answers == answers:
+                raise
+            return None
 
     async def _hurry(self) -> None:
         """A shard in doubt is asked again soon: a healthy one need not be asked that often."""

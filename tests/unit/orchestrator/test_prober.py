@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from services.mesh.clock import ManualClock
+from services.mesh.errors import ShardUnavailable
 from services.mesh.runtime import Readiness
 from services.mesh.store.answers import ProbeResult
-from services.orchestrator.app.shards import Prober, Shards
+from services.orchestrator.app.shards import AWAY_TIMEOUT, PROBE_TIMEOUT, Prober, Shards
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -20,7 +21,10 @@ class Shard:
 
     def __init__(self) -> None:
         self.answer = ProbeResult(NOW, UUID(int=1), 1, True, 1)
-        self.abandoned = 0
+        self.abandoned = self.answers = 0
+        self.hangs = False
+        self.meanwhile = 0
+        self.timeouts: list[float] = []
         self.tell_slow: Callable[[], None] = lambda: None
 
     def abandon(self) -> None:
@@ -33,6 +37,10 @@ class Shard:
         return []
 
     async def probe(self, timeout: float) -> ProbeResult:
+        self.timeouts.append(timeout)
+        self.answers += self.meanwhile
+        if self.hangs:
+            raise ShardUnavailable(self.name) from TimeoutError()
         return self.answer
 
 
@@ -63,3 +71,41 @@ async def test_a_shard_that_keeps_somebody_waiting_is_asked_at_once() -> None:
         await prober.passes.reached(2)
     finally:
         await prober.stop()
+
+
+def _probed() -> tuple[Shard, Shards, Prober]:
+    """A prober whose shard is healthy."""
+    shard, clock = Shard(), ManualClock(NOW)
+    shards = Shards({"s0": shard}, clock, Readiness().require("shards"))  # type: ignore[dict-item]
+    prober = Prober(shards, shard, clock, 0.001)  # type: ignore[arg-type]
+    for _ in range(2):
+        shards.probed("s0", shard.answer, 1.0)
+    return shard, shards, prober
+
+
+async def test_a_shard_that_answers_others_is_not_away_because_it_is_slow() -> None:
+    shard, shards, prober = _probed()
+    shard.hangs, shard.meanwhile = True, 1
+    for _ in range(5):
+        assert await prober.run_once() == {"slow": 1}
+    assert shards.usable() == ["s0"]
+    shard.meanwhile = 0
+    for _ in range(3):
+        await prober.run_once()
+    assert shards.usable() == []
+
+
+async def test_a_shard_that_answers_others_and_may_not_be_written_is_away() -> None:
+    shard, shards, prober = _probed()
+    shard.answer, shard.meanwhile = replace(shard.answer, writable=False), 1
+    for _ in range(3):
+        await prober.run_once()
+    assert shards.usable() == []
+
+
+async def test_a_shard_that_is_away_has_more_time_to_come_back() -> None:
+    shard, _, prober = _probed()
+    shard.hangs = True
+    for _ in range(4):
+        await prober.run_once()
+    assert shard.timeouts == [PROBE_TIMEOUT] * 3 + [AWAY_TIMEOUT]
