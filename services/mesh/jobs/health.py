@@ -5,7 +5,7 @@
 
 Probes run about every second with a deadline of 400 ms, and five times as often while in doubt; a
 statement that is out for 200 ms makes the next one come at once. So a shard that hangs while it is
-used is AWAY within 1.8 s, one that nobody uses within 2.5. One lost probe redirects nothing; one
+used is AWAY within 1.5 s, one that nobody uses within 2.1. One lost probe redirects nothing; one
 lucky probe on a flapping shard brings nothing back. A probe that is not answered in time while
 other statements are counts for nothing: that shard is slow, and cutting it off makes it slower.
 """

@@ -140,7 +140,7 @@ class Prober(Loop):
                 await self._migrate()
             result = await self._asked()
             if result is None:
-                await self._hurry()
+                await self._hurry(began)
                 return {"slow": 1}
             if not result.writable:
                 raise ShardUnavailable(self._store.name)
@@ -149,11 +149,11 @@ class Prober(Loop):
                 raise ShardUnavailable(self._store.name) from RuntimeError(NOT_DURABLE)
         except MeshError as error:
             self._shards.missed(self._store.name, str(error.__cause__ or error))
-            await self._hurry()
+            await self._hurry(began)
             return {"missed": 1}
         self._shards.probed(self._store.name, result, (self._clock.monotonic() - began) * 1000)
         if self._shards.views()[self._store.name].health is not Health.HEALTHY:
-            await self._hurry()
+            await self._hurry(began)
         return {}
 
     async def _asked(self) -> ProbeResult | None:
@@ -166,9 +166,12 @@ class Prober(Loop):
                 raise
             return None
 
-    async def _hurry(self) -> None:
-        """A shard in doubt is asked again soon: a healthy one need not be asked that often."""
-        await asyncio.sleep(self._seconds * HURRY)
+    async def _hurry(self, began: float) -> None:
+        """A shard in doubt is asked again soon: a healthy one need not be asked that often. What
+        the probe took counts: one that was not answered has been waited for long enough.
+        """
+        took = self._clock.monotonic() - began
+        await asyncio.sleep(max(0.0, self._seconds * HURRY - took))
         self.nudge()
 
     async def _migrate(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 from services.mesh.clock import ManualClock
@@ -24,6 +26,7 @@ class Shard:
         self.abandoned = self.answers = 0
         self.hangs = False
         self.meanwhile = 0
+        self.on_probe: Callable[[], None] = lambda: None
         self.timeouts: list[float] = []
         self.tell_slow: Callable[[], None] = lambda: None
 
@@ -38,6 +41,7 @@ class Shard:
 
     async def probe(self, timeout: float) -> ProbeResult:
         self.timeouts.append(timeout)
+        self.on_probe()
         self.answers += self.meanwhile
         if self.hangs:
             raise ShardUnavailable(self.name) from TimeoutError()
@@ -109,3 +113,12 @@ async def test_a_shard_that_is_away_has_more_time_to_come_back() -> None:
     for _ in range(4):
         await prober.run_once()
     assert shard.timeouts == [PROBE_TIMEOUT] * 3 + [AWAY_TIMEOUT]
+
+
+async def test_a_probe_that_was_waited_for_is_followed_by_the_next_at_once() -> None:
+    shard, clock = Shard(), ManualClock(NOW)
+    shards = Shards({"s0": shard}, clock, Readiness().require("shards"))  # type: ignore[dict-item]
+    prober = Prober(shards, shard, clock, 3600.0)  # type: ignore[arg-type]
+    shard.hangs, shard.on_probe = True, partial(clock.advance, 3600.0)
+    async with asyncio.timeout(10):
+        assert await prober.run_once() == {"missed": 1}
