@@ -7,8 +7,9 @@ It stands between the stateless services and the job databases. What it does:
   a shard refuses writers with an older epoch. New jobs without a key go, a whole batch at a time,
   to one healthy shard: batches that stay whole are what makes the path fast. A keyed job's bucket
   is a pure function of its key, so it has exactly one home and is never redirected.
-* **Watches the shards' health.** Each shard is probed on a connection of its own. Three misses in
-  a row open its breaker (AWAY): calls for its jobs fail at once with SHARD_UNAVAILABLE, new jobs
+* **Watches the shards' health.** Each shard is probed on a connection of its own, at once when a
+  statement of it is slow. A miss counts only if nothing else was answered meanwhile. Three misses
+  in a row open its breaker (AWAY): calls for its jobs fail at once with SHARD_UNAVAILABLE, new jobs
   go elsewhere, and nothing else changes. Two answers close it again. Work on different shards
   never waits for each other: every shard has its own connections, queue and task.
 * **Never makes a twin.** A batch is redirected only after an error that proves that nothing was
