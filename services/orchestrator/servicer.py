@@ -32,6 +32,7 @@ from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.stats import Statistics
 from services.orchestrator.app.submission import AlikeOutcome, Submission
 from services.orchestrator.app.topology import TopologyKeeper
+from services.orchestrator.conversation import conversed
 from services.orchestrator.servicer_changes import ChangeCalls
 from services.orchestrator.servicer_puts import PutStream
 from services.orchestrator.servicer_schedules import ScheduleCalls
@@ -94,17 +95,11 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         self, request_iterator: AsyncIterator[pb.PutJobsStreamRequest], context: Context
     ) -> AsyncIterator[pb.PutJobsStreamResponse]:
         stream = PutStream(partial(self.PutJobs, context=context), context)
-        reader = asyncio.create_task(stream.read(request_iterator), name="put-reader")
-        drained = asyncio.create_task(self._drain.wait(), name="put-drain")
-        drained.add_done_callback(lambda _: stream.say_drain())
         try:
-            async for response in stream.responses():
-                yield response
-            await reader
+            async with aclosing(conversed(stream, request_iterator, self._drain)) as responses:
+                async for response in responses:
+                    yield response
         finally:
-            for task in (reader, drained):
-                task.cancel()
-            await asyncio.wait({reader, drained})
             await stream.stop()
 
     async def _put_alike(self, groups: Sequence[pb.AlikeJobs]) -> list[AlikeOutcome]:
@@ -194,17 +189,9 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         self, request_iterator: AsyncIterator[pb.ReportAttemptsRequest], context: Context
     ) -> AsyncIterator[pb.ReportAttemptsResponse]:
         stream = ReportStream(self._reports, self._tracing)
-        reader = asyncio.create_task(stream.read(request_iterator), name="report-reader")
-        drained = asyncio.create_task(self._drain.wait(), name="report-drain")
-        drained.add_done_callback(lambda _: stream.say_drain())
-        try:
-            async for response in stream.responses():
+        async with aclosing(conversed(stream, request_iterator, self._drain)) as responses:
+            async for response in responses:
                 yield response
-            await reader
-        finally:
-            for task in (reader, drained):
-                task.cancel()
-            await asyncio.wait({reader, drained})
 
     async def Stats(
         self, request: pb.StatsRequest, context: Context
