@@ -60,6 +60,11 @@ class EnqueueConfig(OrchestratorConfig, S3Config, NatsConfig, EtcdConfig, Servic
     admitted_bytes: int = setting(
         64 * 1024**2, "The same in bytes of their messages.", low=5 * 1024**2
     )
+    storing_jobs: int = setting(
+        500,
+        "Of these, so many are on their way into the shards at once; the rest waits its turn.",
+        low=1,
+    )
     quota: str = setting(
         "0", "Jobs a second that a namespace may submit here, rate[:burst]; 0: no bound."
     )

@@ -132,7 +132,8 @@ async def build(config: EnqueueConfig, process: Process) -> None:
         process.add(_collector(config, process, etcd, orchestrator, objects))
     # Of a trace, each put is a call with a span on either side.
     line = None if process.tracing.enabled else process.add(PutLine(orchestrator, process.tasks))
-    submitter = Submitter(orchestrator, Turnstile(metrics=process.metrics), line)
+    turnstile = Turnstile(config.storing_jobs, metrics=process.metrics)
+    submitter = Submitter(orchestrator, turnstile, line)
     server = Server.from_config(process, config)
     desk = Desk(
         orchestrator=orchestrator,

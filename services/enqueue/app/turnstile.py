@@ -2,9 +2,9 @@
 
 To store a job costs a third of running it. Where submitters send more than the mesh can run, and
 all of it were stored as fast as it comes, storing would take the time of running: the backlog grows
-twice as fast, and less is done. So no more jobs are under way at once than it takes to keep the
-shards busy; the rest waits here, by namespace in turn, so that one which sends much waits for
-itself. How long the line may get is the gate's business.
+twice as fast, and less is done. So no more jobs are under way at once than one large batch has,
+which keeps one process of Enqueue busy; the rest waits here, by namespace in turn, so that one
+which sends much waits for itself. How long the line may get is the gate's business.
 
 What takes long, as it does where a shard is away, holds up nobody: after a moment its room is given
 to the next.
@@ -20,7 +20,7 @@ from services.mesh.runtime import Overdue
 from services.mesh.telemetry.metrics import Metrics
 
 #: Jobs under way at once, unless one call alone has more.
-MOST = 2000
+MOST = 500
 #: In seconds; many times what storing a batch takes.
 LATE_SECONDS = 0.5
 
