@@ -116,6 +116,7 @@ class _Line:
             return await answer
         finally:
             self._waiting.pop(number, None)
+            answer.cancel()  # if the write failed nobody asks for it, and that is no news to log
             self._slow.end(number)
             self._late.end(number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from functools import partial
 
 import grpc
@@ -217,3 +218,35 @@ async def test_what_is_large_goes_by_itself(desk):
     await desk.put("large", put_line.MOST_BYTES + 1)
     await desk.put("small")
     assert desk.peer.ways == ["call", "line"]
+
+
+class BrokenCall:
+    """A call that ends for its reader while a write is still under way, which fails then."""
+
+    def __init__(self) -> None:
+        self.ended, self.failed = asyncio.Event(), asyncio.Event()
+
+    async def read(self):
+        await self.ended.wait()
+        return grpc.aio.EOF
+
+    async def write(self, message):
+        await self.failed.wait()
+        raise OutcomeUnknown("unknown")
+
+
+async def test_a_put_whose_write_fails_after_the_line_ended_leaves_no_error_behind():
+    logged: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    call = BrokenCall()
+    line = put_line._Line(call, Tasks())
+    put = asyncio.create_task(line.put(pb.PutJobsRequest()))
+    await asyncio.sleep(0)  # it writes now
+    call.ended.set()
+    await line.listen()
+    call.failed.set()
+    await asyncio.wait({put})
+    assert isinstance(put.exception(), OutcomeUnknown)
+    del put  # and with it the last that knows of the answer
+    gc.collect()
+    assert not logged
