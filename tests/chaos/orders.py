@@ -27,6 +27,8 @@ BATCH_SIZE = 8
 LARGE_BYTES = 40_000
 #: What a "steady" job takes: one of a known length, for trials that need to know when it is over.
 STEADY_SECONDS = 4.0
+#: A type whose pool has no workers unless it is told to: a "forgotten" job surely expires.
+POOLED = "pooled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class OrderBook:
             case "cancelled":
                 said["seconds"] = draw(0, 1)
                 return Order(**base, type="nap", input=said, cancel_after=draw(0, 1))
-            case "expiring":
-                return Order(**base, type="hop", input=said, expire_after=draw(0.5, 2))
+            case "expiring" | "forgotten":
+                type_ = "hop" if kind == "expiring" else POOLED
+                return Order(**base, type=type_, input=said, expire_after=draw(0.5, 2))
             case _:
                 return Order(**base, type="hop", input={**said, "seconds": draw(0, 0.02)})

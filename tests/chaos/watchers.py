@@ -14,7 +14,9 @@ from jobmesh.client.convert import to_filter
 from jobmesh.v1 import enqueue_service_pb2 as pb
 
 from tests.chaos.clients import Ring
+from tests.chaos.crew import TYPES
 from tests.chaos.history import Journal, now
+from tests.chaos.orders import POOLED
 
 TERMINAL = frozenset({4, 5, 6, 7})
 _PAUSE_SECONDS = 0.2
@@ -47,7 +49,7 @@ class Watcher:
         self._open = set(job_ids)
         self._request = pb.WatchJobsRequest(namespace=namespace, job_ids=job_ids, batches=True)
         if not job_ids:
-            self._request.filter.CopyFrom(to_filter(types=["hop", "nap", "grind", "tick"]))
+            self._request.filter.CopyFrom(to_filter(types=[*TYPES, POOLED]))
         self._by_ids = bool(job_ids)
         self._cut_at: float | None = None
         self.live = asyncio.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from services.mesh.failpoints import Place
 from tests.failpoints.places import places
@@ -84,6 +83,12 @@ async def after_a_death(rig: Rig, cell: Cell) -> None:
     await rig.arm("worker", "worker.run.begins", "kill@5")
 
 
+async def beside_an_empty_pool(rig: Rig, cell: Cell) -> None:
+    """Jobs of a type that is known and has no workers expire."""
+    await rig.pool(0)
+    await under_load(rig, cell)
+
+
 async def around_a_pool(rig: Rig, cell: Cell) -> None:
     """A pool grows by one, and shrinks again."""
     await under_load(rig, cell)
@@ -103,6 +108,7 @@ _STRIKES: Mapping[str, Strike] = {
     "orchestrator.events.read": after_a_lost_hint,
     "scheduler.sweep.*": after_a_lost_dispatch,
     "scheduler.rescue.*": after_a_death,
+    "scheduler.expire.*": beside_an_empty_pool,
     "scaler.*": around_a_pool,
 }
 
@@ -114,15 +120,20 @@ def strike_of(cell: Cell) -> Strike:
     return next(found, under_load)
 
 
-def mix_of(cell: Cell) -> dict[str, Any]:
-    """Kinds of jobs for the load of a cell: all the quick ones, so that every path is taken."""
-    return {
-        "plain": 8,
-        "batch": 4,
-        "keyed": 4,
-        "executor": 2,
-        "flaky": 3,
-        "large": 3,
-        "cancelled": 6,
-        "expiring": 2,
-    }
+#: All the quick kinds of jobs, so that every path is taken.
+_MIX: Mapping[str, float] = {
+    "plain": 8,
+    "batch": 4,
+    "keyed": 4,
+    "executor": 2,
+    "flaky": 3,
+    "large": 3,
+    "cancelled": 6,
+    "expiring": 2,
+}
+
+
+def mix_of(cell: Cell) -> Mapping[str, float]:
+    """Kinds of jobs for the load of a cell, such that it passes the place for certain."""
+    expires = fnmatch.fnmatch(cell.place.name, "scheduler.expire.*")
+    return {**_MIX, "forgotten": 8} if expires else _MIX

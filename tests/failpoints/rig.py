@@ -28,6 +28,7 @@ from services.mesh.lease import Keys
 from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
 from services.mesh.testing.waiting import eventually
 from tests.chaos.crew import APPS, Crew
+from tests.chaos.orders import POOLED
 
 #: Short, so that a death is noticed soon; long enough for a machine that has other things to do.
 LEASE_SECONDS = 3
@@ -35,7 +36,6 @@ LEASE_SECONDS = 3
 PAUSE_SECONDS = 2 * LEASE_SECONDS
 PATIENCE = 40.0
 ORDERS, MUTANT = "JOBMESH_FAILPOINTS", "JOBMESH_MUTANT"
-POOLED = "pooled"
 _WARDEN_SECONDS = 0.1
 _TABLES = "jobs, event_rows, queue, in_flight, commits, job_terms, schedules"
 
