@@ -133,7 +133,17 @@ _MIX: Mapping[str, float] = {
 }
 
 
+#: What only one kind of job passes, which is then asked for more often.
+_PASSED_BY: Mapping[str, str] = {
+    "*.upload.*": "large",
+    "*.cancel.*": "cancelled",
+    "scheduler.expire.*": "forgotten",
+}
+_OFTEN = 12.0
+
+
 def mix_of(cell: Cell) -> Mapping[str, float]:
     """Kinds of jobs for the load of a cell, such that it passes the place for certain."""
-    expires = fnmatch.fnmatch(cell.place.name, "scheduler.expire.*")
-    return {**_MIX, "forgotten": 8} if expires else _MIX
+    name = cell.place.name
+    often = (kind for places, kind in _PASSED_BY.items() if fnmatch.fnmatch(name, places))
+    return {**_MIX, **dict.fromkeys(often, _OFTEN)}

@@ -13,7 +13,7 @@ from tests.chaos.checker import check
 from tests.chaos.dump import dump, settle
 from tests.chaos.evidence import Evidence
 from tests.chaos.load import Load, LoadPlan
-from tests.failpoints.cells import Cell, mix_of, strike_of
+from tests.failpoints.cells import Cell, mix_of, strike_of, under_load
 from tests.failpoints.rig import Rig
 
 JOBS = 36
@@ -75,6 +75,8 @@ async def _strike(rig: Rig, cell: Cell, folder: Path, seed: int, outcome: Outcom
     )
     load = SmallLoad(rig.mesh.targets("enqueue"), folder, plan)
     striking = asyncio.create_task(strike_of(cell)(rig, cell), name="strike")
+    if strike_of(cell) is under_load:
+        await striking  # or the one job that passes it may do so before it is armed
     await load.run()
     await striking
     try:
