@@ -41,6 +41,7 @@ class Shard(Protocol):
         limit: int,
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
+        below: int | None = None,
     ) -> ClaimAnswer: ...
 
     async def claim_keyed(

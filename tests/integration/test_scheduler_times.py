@@ -150,6 +150,19 @@ async def test_a_job_that_is_due_now_does_not_wait_for_a_backlog_of_its_type(rig
         assert due == sorted(due), "the backlog itself goes in its order"
 
 
+async def test_more_of_a_high_priority_than_can_run_leaves_low_ones_a_share(rig: Rig) -> None:
+    await rig.put("s0", "t", 600, nudge=False, priority=9)
+    low = await rig.put("s0", "t", 5, nudge=False, priority=1)
+    lowest = await rig.put("s0", "t", 5, nudge=False)
+    async with rig.scheduler(claim_batch=5), rig.worker() as worker:
+        await worker.grab("t", 5, again=True)
+        await until(lambda: len(worker.received) == 610, 30)
+        order = worker.ids()
+        # Every eighth claim of five begins below the nines, and then below what that one brought.
+        assert max(order.index(job_id) for job_id in low) < 100
+        assert max(order.index(job_id) for job_id in lowest) < 200
+
+
 async def test_a_type_with_a_backlog_leaves_the_others_their_share(rig: Rig) -> None:
     await rig.put("s0", "old", 3000, nudge=False)
     age(rig, "s0", timedelta(hours=3))

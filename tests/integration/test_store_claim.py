@@ -75,6 +75,28 @@ async def test_higher_priority_goes_first_then_longer_due(rig):
     assert claimed == [*urgent, *sorted(late), *sorted(newer)]
 
 
+async def test_a_claim_may_begin_below_a_priority_and_says_how_low_it_came(rig):
+    low = await rig.put(2, priority=1)
+    middle = await rig.put(2, priority=4)
+    high = await rig.put(2, priority=9)
+    answer = await rig.store.claim("t", "w1", 3, below=9)
+    assert [job.id for job in answer.jobs] == [*sorted(middle), min(low)]
+    assert answer.lowest == 1
+    assert (await rig.store.claim("t", "w1", 3, below=1)).jobs == []
+    answer = await rig.store.claim("t", "w1", 2)
+    assert ([job.id for job in answer.jobs], answer.lowest) == (sorted(high), 9)
+
+
+async def test_a_claim_below_a_priority_does_not_walk_what_is_above(rig):
+    await rig.store.put_jobs([new_job(priority=9) for _ in range(2000)], EPOCH)
+    (job_id,) = await rig.put(priority=1)
+    before = _reads(rig)
+    async with opened(rig.dsn) as fresh:
+        answer = await fresh.claim("t", "w1", 10, below=9)
+    assert [job.id for job in answer.jobs] == [job_id]
+    assert _reads(rig) - before < 100
+
+
 async def test_a_claim_takes_no_more_than_its_limit_and_only_its_type(rig):
     await rig.put(5)
     await rig.put(3, type="other")

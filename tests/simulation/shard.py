@@ -159,6 +159,7 @@ class ModelShard:
         limit: int,
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
+        below: int | None = None,
     ) -> ClaimAnswer:
         now = self._now()
         since = now - recent if recent is not None else None
@@ -167,6 +168,7 @@ class ModelShard:
             for row in self._waiting(type)
             if row.due_time <= now + ahead
             and (since is None or row.due_time >= since)
+            and (below is None or row.new.priority < below)
             and not self._late(row)
         ]
         due.sort(key=lambda row: (-row.new.priority, row.due_time, row.new.id.int))
@@ -177,7 +179,8 @@ class ModelShard:
             row.worker_id, row.dispatch_time, row.start_time = worker_id, now, None
             jobs.append(_claimed(row))
             self._log(row, D, Cause.CLAIMED, worker_id=worker_id)
-        return ClaimAnswer(jobs, now, took=self._looks.choice(LOOK_SECONDS))
+        lowest = min((row.new.priority for row in due[:limit]), default=0)
+        return ClaimAnswer(jobs, now, took=self._looks.choice(LOOK_SECONDS), lowest=lowest)
 
     def _waiting(self, type_: str | None = None) -> list[Row]:
         return [

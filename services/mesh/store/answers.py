@@ -107,6 +107,8 @@ class ClaimAnswer:
     """There are others that it did not look at."""
     took: float = 0.0
     """Seconds, by the shard's clock; 0: not known."""
+    lowest: int = 0
+    """The lowest priority among the jobs."""
 
 
 @record

@@ -75,14 +75,17 @@ class Claiming(Saying):
         limit: int,
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
+        below: int | None = None,
     ) -> ClaimAnswer:
         """Take up to `limit` jobs that are due, or will be `ahead`, for a worker; with `recent`
-        only such as have not been due for longer.
+        only such as have not been due for longer, with `below` only those of lower priorities.
         """
         rows: list[Row] = []
         params = {"type": type, "worker_id": worker_id, "ahead": ahead, "recent": recent}
+        statement = "claim" if below is None else "claim_below"
+        params |= {} if below is None else {"below": Int8(below)}
         while True:
-            found = await self._fetch("claim", params | {"limit": Int8(limit - len(rows))})
+            found = await self._fetch(statement, params | {"limit": Int8(limit - len(rows))})
             claimed = [row[3:] for row in found if row[3] is not None]
             # Places that outlived their jobs were taken too: others may be due behind them.
             stale = found[0][0] > len(claimed)
@@ -96,6 +99,7 @@ class Claiming(Saying):
             [_claimed(type, row, stored.get(row[0])) for row in rows],
             found[0][1],
             took=(found[-1][2] - found[0][1]).total_seconds(),
+            lowest=rows[-1][5] if rows else 0,
         )
 
     async def claim_keyed(

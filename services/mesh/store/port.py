@@ -146,8 +146,11 @@ class ShardStore(Protocol):
         limit: int,
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
+        below: int | None = None,
     ) -> ClaimAnswer:
-        """Take up to `limit` due jobs for a worker: highest priority, then longest due."""
+        """Take up to `limit` due jobs for a worker: highest priority, then longest due. `recent`
+        leaves aside what has been due for longer, `below` that priority and those above.
+        """
 
     async def claim_keyed(
         self, type: str, worker_id: str, limit: int, per_key: int, held: Mapping[UUID, int]

@@ -199,17 +199,35 @@ taken AS (
       FROM claimed c HAVING count(*) > 0
 )
 
--- name: claim, writes
--- Take jobs of a type that are due (or will be, `ahead`) for a worker. `recent` passes over those that
--- have been due for longer. Nothing is due before the floor.
-WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
-    SELECT q.ctid AS place, q.job_id
-      FROM queue q
-     WHERE q.type = %(type)s
+-- fragment: waits_due
+-- Which jobs of a type are due (or will be, `ahead`). `recent` passes over those that have been due for
+-- longer. Nothing is due before the floor.
+q.type = %(type)s
        AND q.due_time <= (SELECT c.now + %(ahead)s::interval FROM clock c)
        AND q.due_time >= (SELECT greatest(c.now - %(recent)s::interval, floor_of(f, %(type)s::text))
                             FROM clock c CROSS JOIN floors f)
        AND (q.expire_time IS NULL OR q.expire_time > (SELECT c.now FROM clock c))
+
+-- name: claim, writes
+-- Take such jobs for a worker.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
+    SELECT q.ctid AS place, q.job_id
+      FROM queue q
+     WHERE {waits_due}
+     ORDER BY q.priority DESC, q.due_time, q.job_id
+     LIMIT %(limit)s
+       FOR UPDATE SKIP LOCKED
+), {claimed}
+SELECT d.taken, t.now, clock_timestamp(), c.*
+  FROM clock t CROSS JOIN (SELECT count(*) AS taken FROM due) AS d LEFT JOIN claimed c ON true
+
+-- name: claim_below, writes
+-- The same, of lower priorities than that: while higher ones are more than can run, these have a share.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
+    SELECT q.ctid AS place, q.job_id
+      FROM queue q
+     WHERE {waits_due}
+       AND q.priority < %(below)s
      ORDER BY q.priority DESC, q.due_time, q.job_id
      LIMIT %(limit)s
        FOR UPDATE SKIP LOCKED

@@ -33,6 +33,7 @@ from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.limits import BatchLimits
+from services.scheduler.domain.shares import NOTHING
 from services.scheduler.domain.times import EPOCH, Shown, micros
 from services.scheduler.domain.word import Served
 from services.scheduler.ports import Broker, Shard
@@ -147,9 +148,9 @@ class Claimer(Loop):
             limit = self._bounds.begin(settings, limit)
             ahead = timedelta(0)  # what waits for its time would hold a place
         lane, now = self._lanes.of(grab.type, shard), self._clock.monotonic()
-        lately = lane.share.next()
-        back = None if settings is not None or lately is not None else lane.depth.next(now)
-        recent = lately if back is None else back
+        aside = lane.share.next()
+        back = None if settings is not None or aside != NOTHING else lane.depth.next(now)
+        recent = aside.recent if back is None else back
         claim = Claim(
             grab,
             shard,
@@ -160,6 +161,7 @@ class Claimer(Loop):
             ahead,
             None if recent is None else timedelta(seconds=recent),
             shallow=back is not None,
+            below=aside.below,
             settings=settings,
         )
         self._tasks.spawn(self._run_claim(claim), f"claim-{shard}-{grab.type}", vital=False)
@@ -202,26 +204,28 @@ class Claimer(Loop):
             if answer.now > EPOCH:  # else nothing was asked, and no clock looked at
                 self._shards.clocks[shard].read(micros(answer.now), claim.began, received)
             short = brought < claim.limit
-            if claim.recent is None:
-                lane.share.ended(_waited(answer), full=not short)
+            if claim.is_whole:
+                lane.share.ended(_waited(answer), answer.lowest, full=not short)
                 lane.depth.looked(claim.began, received, answer.took, short=short)
             elif claim.shallow:
                 lane.depth.went_on(claim.began, short=short)
+            elif claim.below is not None:
+                lane.share.went_below(brought, answer.lowest, full=not short)
             if claim.settings is not None:
                 answer = self._bounds.brought(claim.settings, answer)
             return answer
         finally:
             ended = self._clock.monotonic()
-            # One that left the backlog aside says nothing about how much there is.
-            aside = claim.recent is not None and not claim.shallow
-            lane.pace.ended(ended, claim.limit if aside else brought, claim.limit)
+            # One that left something aside says nothing about how much there is.
+            seen = brought if claim.is_thorough else claim.limit
+            lane.pace.ended(ended, seen, claim.limit)
             self._measures.claim_took(shard, ended - claim.began)
 
     async def _claim(self, store: Shard, claim: Claim) -> ClaimAnswer:
         grab, settings = claim.grab, claim.settings
         if settings is None or not settings.max_running_per_key:
-            wanted = (grab.type, grab.worker_id, claim.limit, claim.ahead, claim.recent)
-            return await store.claim(*wanted)
+            wanted = (grab.type, grab.worker_id, claim.limit, claim.ahead)
+            return await store.claim(*wanted, claim.recent, claim.below)
         held = self._bounds.book.held_keys(grab.type, self._clock.monotonic())
         per_key = settings.max_running_per_key
         return await store.claim_keyed(grab.type, grab.worker_id, claim.limit, per_key, held)
@@ -233,7 +237,7 @@ class Claimer(Loop):
         short = brought is not None and count < claim.limit
         stuck = brought is not None and short and brought.skipped and not brought.more
         left = brought is not None and (brought.skipped or brought.more)
-        exhausted = short and not left and (claim.recent is None or claim.shallow)
+        exhausted = short and not left and claim.is_thorough
         self._board.flags.end(
             grab.type, shard, claim.mark, exhausted=exhausted, nudges=claim.nudges
         )

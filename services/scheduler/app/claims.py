@@ -58,8 +58,20 @@ class Claim:
     """Only what has not been due for longer; None: everything."""
     shallow: bool = False
     """It leaves aside only what an earlier one did not find either."""
+    below: int | None = None
+    """Only lower priorities; None: all."""
     settings: TypeSettings | None = None
     """Set if the type has limits."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it leaves nothing aside."""
+        return self.recent is None and self.below is None
+
+    @property
+    def is_thorough(self) -> bool:
+        """Whether nothing is left if it comes back short: it leaves nothing aside that there is."""
+        return self.is_whole or self.shallow
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,18 @@
-"""Which claims leave a backlog aside, so that what becomes due now has its share.
+"""Which claims leave something aside, so that everything due has its share.
 
-Claims take the highest priority first, and of equal ones the longest due. While a backlog of hours
-is worked off, that would make each new job of the type wait for all of it. So while a type is
-behind (claims come back full, of jobs that have waited for long), every fourth claim looks only at
-jobs that became due lately. A share of a quarter, whatever the workers' room: the backlog is worked
-off at three quarters of the type's speed, and a new job waits for a few claims. A type that is not
-behind, which is the rule, notices nothing of this. Other types have workers and claims of their
-own, in turn; they need no share.
+Claims take the highest priority first, and of equal ones the longest due. Alone, that starves:
+
+* While a backlog of hours is worked off, each new job of the type would wait for all of it. So
+  while a type is behind (claims come back full, of jobs that have waited for long), every fourth
+  claim looks only at jobs that became due lately. The backlog is worked off at three quarters of
+  the type's speed, and a new job waits for a few claims.
+* While there is more of a high priority than the type can run, lower ones would wait for ever. So
+  while claims come back full of jobs above the lowest priority, every eighth begins below them; and
+  if that is full again, the next such one below those, and so on down. Each priority moves on,
+  if slowly, whatever is above it. One that finds nothing there is followed by fewer for a while.
+
+A type that is neither behind nor crowded, which is the rule, notices nothing of this. Other types
+have workers and claims of their own, in turn; they need no share.
 """
 
 from __future__ import annotations
@@ -22,25 +28,59 @@ class ShareRules:
     """What has been due for longer is backlog."""
     one_in: int = 4
     """Of so many claims one is for what became due lately."""
+    lower_in: int = 8
+    """Of so many claims one begins below the priorities that fill the others."""
+    rest: int = 4
+    """So many times fewer after one that found nothing there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What a claim leaves aside."""
+
+    recent: float | None = None
+    """What has been due for more seconds."""
+    below: int | None = None
+    """This priority and those above."""
+
+
+NOTHING = Aside()
 
 
 class Share:
     """The recent claims on one (type, shard)."""
 
-    __slots__ = ("_behind", "_claims", "_rules")
+    __slots__ = ("_behind", "_claims", "_crowded", "_deeper", "_rested", "_rules")
 
     def __init__(self, rules: ShareRules) -> None:
         self._rules = rules
         self._behind = False
         self._claims = 0
+        #: The lowest priority in claims that come back full; 0: nothing is below.
+        self._crowded = 0
+        #: The same of the last claim that began below it.
+        self._deeper = 0
+        self._rested = 1
 
-    def next(self) -> float | None:
-        """How far back the next claim shall look, in seconds; None: as far as there is work."""
-        if not self._behind:
-            return None
+    def next(self) -> Aside:
+        """What the next claim leaves aside."""
+        if not self._behind and not self._crowded:
+            return NOTHING
         self._claims += 1
-        return self._rules.lately if self._claims % self._rules.one_in == 0 else None
+        if self._crowded and self._claims % (self._rules.lower_in * self._rested) == 0:
+            return Aside(below=self._deeper or self._crowded)
+        if self._behind and self._claims % self._rules.one_in == 0:
+            return Aside(recent=self._rules.lately)
+        return NOTHING
 
-    def ended(self, waited: float, *, full: bool) -> None:
-        """A claim that looked at everything brought jobs of which the oldest waited so long."""
+    def ended(self, waited: float, lowest: int, *, full: bool) -> None:
+        """A claim that left nothing aside brought jobs of which the oldest waited so long, and the
+        lowest priority was that.
+        """
         self._behind = full and waited > self._rules.lately
+        self._crowded = lowest if full else 0
+
+    def went_below(self, brought: int, lowest: int, *, full: bool) -> None:
+        """A claim that began below a priority brought so many, down to that priority."""
+        self._deeper = lowest if full else 0
+        self._rested = 1 if brought else self._rules.rest

@@ -122,6 +122,7 @@ class FakeShard:
         limit: int,
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
+        below: int | None = None,
     ) -> ClaimAnswer:
         self.claims.append((type, worker_id, limit))
         self.running += 1
