@@ -54,6 +54,15 @@ def open_jobs(dsns: Mapping[str, str]) -> dict[str, int]:
     return counts
 
 
+def stored_jobs(dsns: Mapping[str, str]) -> set[str]:
+    """The ids of all jobs."""
+    found: set[str] = set()
+    for dsn in dsns.values():
+        with psycopg.connect(dsn, connect_timeout=5) as connection:
+            found |= {row[0] for row in connection.execute("SELECT id::text FROM jobs")}
+    return found
+
+
 async def settle(
     dsns: Mapping[str, str],
     seconds: float = 60.0,

@@ -16,7 +16,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -97,12 +97,15 @@ class Load:
             for _ in clients:
                 await lots.put([])
 
-    async def finish(self) -> None:
-        """Pause the schedules first with `pause`; then: let watchers hear the end, and close."""
+    async def finish(self, stored: Collection[str] = ()) -> None:
+        """Pause the schedules first with `pause`; then: let watchers hear the end, and close. Of
+        jobs that are `stored`, though nobody was told so, they shall hear, too.
+        """
+        wanted = self.acked | set(stored)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await asyncio.gather(*self._groups)
-                await eventually(lambda: not self.open, _LAST_WORDS_SECONDS)
+                await eventually(lambda: wanted <= self.ended, _LAST_WORDS_SECONDS)
         for task in [*self._groups, *self._tasks]:
             task.cancel()
         await asyncio.gather(*self._groups, *self._tasks, return_exceptions=True)

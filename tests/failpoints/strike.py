@@ -10,7 +10,7 @@ from pathlib import Path
 
 from services.mesh.testing.waiting import eventually
 from tests.chaos.checker import check
-from tests.chaos.dump import dump, settle
+from tests.chaos.dump import dump, settle, stored_jobs
 from tests.chaos.evidence import Evidence
 from tests.chaos.load import Load, LoadPlan
 from tests.failpoints.cells import Cell, mix_of, strike_of, under_load
@@ -88,7 +88,7 @@ async def _strike(rig: Rig, cell: Cell, folder: Path, seed: int, outcome: Outcom
     await load.pause()
     if not await settle(rig.mesh.shard_dsns, SETTLE_SECONDS):
         outcome.problems.append(f"jobs are open {SETTLE_SECONDS:g} s after healing")
-    await load.finish()
+    await load.finish(await asyncio.to_thread(stored_jobs, rig.mesh.shard_dsns))
     _judge(rig, folder, outcome)
     outcome.fired = rig.fired(name, since)
 
