@@ -324,7 +324,9 @@ class JobSpec(_message.Message):
     or a pool announced it.
     """
     priority: _builtins.int
-    """Among due jobs of a type a higher priority starts first. 0 (the default) to 9."""
+    """Among due jobs of a type a higher priority starts first; lower ones keep a share, an eighth of the starts, while higher
+    ones are more than can run. 0 (the default) to 9.
+    """
     unique_key: _builtins.str
     """At most one live (not ended) job per namespace holds a unique key: from when it is stored until it ends. The key
     decides the job's shard, also when there is an idempotency key: repeat a call with both. Not in the template of
