@@ -12,7 +12,7 @@ all the way. So how large batches are decides what single calls cost the mesh:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -50,15 +50,20 @@ class Coalescer(Generic[T, R]):
         self._expected = 0
         self._seconds = 0.0
         self._patience = Patience()
-        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        #: By the future of each result, in the order in which they came.
+        self._waiting: OrderedDict[asyncio.Future[R], T] = OrderedDict()
         self._held: asyncio.TimerHandle | None = None
 
     async def submit(self, item: T) -> R:
-        """The result for this item."""
+        """The result for this item; if its caller goes away before it is sent, it never is."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        self._waiting[future] = item
         self._pump()
-        return await future
+        try:
+            return await future
+        finally:
+            # Else the dead would be kept, and go before the living.
+            self._waiting.pop(future, None)
 
     def _pump(self) -> None:
         while self._free and self._waiting:
@@ -95,21 +100,21 @@ class Coalescer(Generic[T, R]):
             self._patience.went(count, min(self._most, self._expected))
         self._free -= 1
         self._under_way += 1
-        batch = [self._waiting.popleft() for _ in range(count)]
+        batch = [self._waiting.popitem(last=False) for _ in range(count)]
         self._size = MEMORY * self._size + (1 - MEMORY) * count
         self._tasks.spawn(self._run(batch), "coalesced batch", vital=False)
 
-    async def _run(self, batch: Sequence[tuple[T, asyncio.Future[R]]]) -> None:
+    async def _run(self, batch: Sequence[tuple[asyncio.Future[R], T]]) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            results = await self._send([item for item, _ in batch])
+            results = await self._send([item for _, item in batch])
         except Exception as error:
-            for _, future in batch:
+            for future, _ in batch:
                 if not future.done():
                     future.set_exception(error)
         else:
-            for (_, future), result in zip(batch, results, strict=True):
+            for (future, _), result in zip(batch, results, strict=True):
                 if not future.done():
                     future.set_result(result)
         finally:

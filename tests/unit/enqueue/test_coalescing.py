@@ -82,6 +82,22 @@ async def test_a_caller_that_goes_away_does_not_hurt_the_others():
         await calls[1]
 
 
+async def test_what_was_not_sent_when_its_caller_went_away_never_is():
+    wire, tasks = Wire(), Tasks()
+    coalescer = Coalescer(wire.send, tasks, under_way=1)
+    first = asyncio.create_task(coalescer.submit(0))
+    dead = [asyncio.create_task(coalescer.submit(n)) for n in range(1, 5000)]
+    alive = asyncio.create_task(coalescer.submit(5000))
+    await wire.has_sent([0])
+    for call in dead:
+        call.cancel()
+    await asyncio.wait(dead)
+    assert len(coalescer._waiting) == 1
+    wire.gate.set()
+    assert await asyncio.gather(first, alive) == [0, 50_000]
+    assert wire.batches == [[0], [5000]]
+
+
 async def test_few_callers_do_not_wait_for_each_other():
     wire, tasks = Wire(), Tasks()
     coalescer = Coalescer(wire.send, tasks)
