@@ -138,7 +138,7 @@ async def build(config: EnqueueConfig, process: Process) -> None:
     desk = Desk(
         orchestrator=orchestrator,
         put=submitter.put_brief,
-        coalescer=Coalescer(submitter.put, process.tasks),
+        coalescer=Coalescer(submitter.put, process.tasks, size=orchestrator_pb.NewJob.ByteSize),
         types=types,
         settings=settings,
         settings_store=TypeSettingsStore(EtcdRegistry(etcd), Keys(config.etcd_prefix)),

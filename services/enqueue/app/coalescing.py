@@ -24,6 +24,8 @@ R = TypeVar("R")
 
 Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 
+#: Bytes per batch: what is added on the way, and framing, still fits into one message.
+MOST_BYTES = 7 * 1024 * 1024 // 2
 #: From so many items a batch on, lately, callers are many.
 MANY = 8.0
 #: How much of the average is old.
@@ -36,34 +38,46 @@ LATE_SECONDS = 0.05
 class Coalescer(Generic[T, R]):
     """Sends items in batches, at most `under_way` at once; alone, an item is sent at once.
 
-    An error of a batch is the error of each of its items. A caller that goes away does not hurt the
-    others of its batch.
+    No batch has more than `most` items, nor more than `most_bytes`, by `size`, unless it is one
+    item. An error of a batch is the error of each of its items. A caller that goes away does not
+    hurt the others of its batch.
     """
 
     def __init__(
-        self, send: Send[T, R], tasks: Tasks, *, most: int = 500, under_way: int = 4
+        self,
+        send: Send[T, R],
+        tasks: Tasks,
+        *,
+        size: Callable[[T], int],
+        most: int = 500,
+        most_bytes: int = MOST_BYTES,
+        under_way: int = 4,
     ) -> None:
-        self._send, self._tasks = send, tasks
-        self._most, self._free = most, under_way
+        self._send, self._tasks, self._size_of = send, tasks, size
+        self._most, self._most_bytes, self._free = most, most_bytes, under_way
         self._under_way = 0
         self._size = 0.0
         self._expected = 0
         self._seconds = 0.0
         self._patience = Patience()
-        #: By the future of each result, in the order in which they came.
-        self._waiting: OrderedDict[asyncio.Future[R], T] = OrderedDict()
+        #: Items and their sizes by the future of each result, in the order in which they came.
+        self._waiting: OrderedDict[asyncio.Future[R], tuple[T, int]] = OrderedDict()
+        self._bytes = 0
         self._held: asyncio.TimerHandle | None = None
 
     async def submit(self, item: T) -> R:
         """The result for this item; if its caller goes away before it is sent, it never is."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = item
+        size = self._size_of(item)
+        self._waiting[future] = item, size
+        self._bytes += size
         self._pump()
         try:
             return await future
         finally:
             # Else the dead would be kept, and go before the living.
-            self._waiting.pop(future, None)
+            if self._waiting.pop(future, None) is not None:
+                self._bytes -= size
 
     def _pump(self) -> None:
         while self._free and self._waiting:
@@ -81,9 +95,13 @@ class Coalescer(Generic[T, R]):
             return 0.0
         if self._under_way:
             return max(LATE_SECONDS, LATE_FACTOR * self._seconds)
-        if len(self._waiting) >= min(self._most, self._expected):
+        if len(self._waiting) >= min(self._most, self._expected) or self._is_full():
             return 0.0
         return self._patience.seconds(self._seconds)
+
+    def _is_full(self) -> bool:
+        """Whether whoever comes now would not get on the next batch."""
+        return self._bytes >= self._most_bytes
 
     def _let_go(self) -> None:
         self._held = None
@@ -95,14 +113,29 @@ class Coalescer(Generic[T, R]):
         if self._held is not None:
             self._held.cancel()
             self._held = None
-        count = min(self._most, len(self._waiting))
+        full = self._is_full()
+        batch = self._take()
+        count = len(batch)
         if self._size >= MANY and not self._under_way:
-            self._patience.went(count, min(self._most, self._expected))
+            self._patience.went(count, count if full else min(self._most, self._expected))
         self._free -= 1
         self._under_way += 1
-        batch = [self._waiting.popitem(last=False) for _ in range(count)]
         self._size = MEMORY * self._size + (1 - MEMORY) * count
         self._tasks.spawn(self._run(batch), "coalesced batch", vital=False)
+
+    def _take(self) -> list[tuple[asyncio.Future[R], T]]:
+        """The oldest, as many as one batch carries; at least one."""
+        batch: list[tuple[asyncio.Future[R], T]] = []
+        room = self._most_bytes
+        while self._waiting and len(batch) < self._most:
+            future, (item, size) = next(iter(self._waiting.items()))
+            if batch and size > room:
+                break
+            del self._waiting[future]
+            batch.append((future, item))
+            room -= size
+            self._bytes -= size
+        return batch
 
     async def _run(self, batch: Sequence[tuple[asyncio.Future[R], T]]) -> None:
         loop = asyncio.get_running_loop()

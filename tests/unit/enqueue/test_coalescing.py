@@ -30,6 +30,10 @@ class Wire:
         return [item * 10 for item in items]
 
 
+def small(_: int) -> int:
+    return 1
+
+
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -38,13 +42,13 @@ async def settle() -> None:
 async def test_a_lone_item_is_sent_at_once():
     wire, tasks = Wire(), Tasks()
     wire.gate.set()
-    assert await Coalescer(wire.send, tasks).submit(7) == 70
+    assert await Coalescer(wire.send, tasks, size=small).submit(7) == 70
     assert wire.batches == [[7]]
 
 
 async def test_what_arrives_during_a_batch_is_the_next_one():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, size=small, under_way=1)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in range(100)]
     await settle()
     assert [len(batch) for batch in wire.batches] == [1]
@@ -56,23 +60,55 @@ async def test_what_arrives_during_a_batch_is_the_next_one():
 async def test_no_batch_is_larger_than_allowed():
     wire, tasks = Wire(), Tasks()
     wire.gate.set()
-    coalescer = Coalescer(wire.send, tasks, most=30, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, size=small, most=30, under_way=1)
     await asyncio.gather(*(coalescer.submit(n) for n in range(100)))
     assert max(len(batch) for batch in wire.batches) == 30
+
+
+async def test_no_batch_has_more_bytes_than_allowed_but_for_a_single_item():
+    wire, tasks = Wire(), Tasks()
+    wire.gate.set()
+    coalescer = Coalescer(wire.send, tasks, size=int, most_bytes=100, under_way=1)
+    sizes = [1, 40, 40, 40, 20, 500, 100, 1, 1]
+    assert await asyncio.gather(*map(coalescer.submit, sizes)) == [10 * size for size in sizes]
+    assert wire.batches == [[1], [40, 40], [40, 20], [500], [100], [1, 1]]
+    assert coalescer._bytes == 0
+
+
+async def test_jobs_with_large_inputs_fit_into_one_message_each_time():
+    wire, tasks = Wire(), Tasks()
+    coalescer = Coalescer(wire.send, tasks, size=lambda _: 16_000)
+    calls = [asyncio.create_task(coalescer.submit(n)) for n in range(600)]
+    await settle()
+    wire.gate.set()
+    await asyncio.gather(*calls)
+    assert max(len(batch) for batch in wire.batches) * 16_000 < 4 * 1024 * 1024
+
+
+async def test_the_bytes_of_a_caller_that_went_away_count_no_more():
+    wire, tasks = Wire(), Tasks()
+    coalescer = Coalescer(wire.send, tasks, size=int, under_way=1)
+    calls = [asyncio.create_task(coalescer.submit(n)) for n in (1, 2, 3)]
+    await wire.has_sent([1])
+    calls[1].cancel()
+    await asyncio.wait({calls[1]})
+    assert coalescer._bytes == 3
+    wire.gate.set()
+    await asyncio.gather(calls[0], calls[2])
 
 
 async def test_the_error_of_a_batch_is_the_error_of_each_of_its_items():
     async def send(items):
         raise ShardUnavailable("s0")
 
-    coalescer = Coalescer(send, Tasks())
+    coalescer = Coalescer(send, Tasks(), size=small)
     results = await asyncio.gather(*(coalescer.submit(n) for n in range(3)), return_exceptions=True)
     assert [type(result) for result in results] == [ShardUnavailable] * 3
 
 
 async def test_a_caller_that_goes_away_does_not_hurt_the_others():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, size=small, under_way=1)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in range(3)]
     await settle()
     calls[1].cancel()
@@ -84,7 +120,7 @@ async def test_a_caller_that_goes_away_does_not_hurt_the_others():
 
 async def test_what_was_not_sent_when_its_caller_went_away_never_is():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, size=small, under_way=1)
     first = asyncio.create_task(coalescer.submit(0))
     dead = [asyncio.create_task(coalescer.submit(n)) for n in range(1, 5000)]
     alive = asyncio.create_task(coalescer.submit(5000))
@@ -100,7 +136,7 @@ async def test_what_was_not_sent_when_its_caller_went_away_never_is():
 
 async def test_few_callers_do_not_wait_for_each_other():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks)
+    coalescer = Coalescer(wire.send, tasks, size=small)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in range(3)]
     await settle()
     assert wire.batches == [[0], [1], [2]]
@@ -110,7 +146,7 @@ async def test_few_callers_do_not_wait_for_each_other():
 
 async def test_many_callers_travel_together_again_and_again():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks)
+    coalescer = Coalescer(wire.send, tasks, size=small)
     wire.gate.set()
 
     async def caller(number: int) -> None:
@@ -124,7 +160,7 @@ async def test_many_callers_travel_together_again_and_again():
 
 async def test_a_batch_that_takes_long_holds_up_nobody_for_ever():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks)
+    coalescer = Coalescer(wire.send, tasks, size=small)
     wire.gate.set()
     await asyncio.gather(*(coalescer.submit(n) for n in range(200)))
     wire.gate.clear()
