@@ -24,6 +24,8 @@ R = TypeVar("R")
 
 #: Items per batch; the most that one call to an Orchestrator may carry.
 BATCH = 1000
+#: Bytes per batch, unless one message has more: what is added on the way still fits into one call.
+BATCH_BYTES = 7 * 1024 * 1024 // 2
 #: Batches of one stream under way at once: enough to keep the shards busy while more is read.
 UNDER_WAY = 4
 #: Read and not acknowledged, per stream: beyond either of these nothing more is read.
@@ -131,10 +133,12 @@ class Intake(Generic[T, R]):
         """What is there, in whole parcels; never waits for more."""
         items: list[T] = []
         size = 0
-        while self._waiting and len(items) + len(self._waiting[0].items) <= BATCH:
-            if items and self._waiting[0].alone:
+        while self._waiting:
+            parcel = self._waiting[0]
+            full = len(items) + len(parcel.items) > BATCH or size + parcel.size > BATCH_BYTES
+            if items and (full or parcel.alone):
                 break
-            parcel = self._waiting.popleft()
+            self._waiting.popleft()
             items += parcel.items
             size += parcel.size
             if parcel.alone:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.enqueue.app.stream import BATCH, HELD_ITEMS, Intake, Parcel, Room
+from services.enqueue.app.stream import (
+    BATCH,
+    BATCH_BYTES,
+    HELD_ITEMS,
+    UNDER_WAY,
+    Intake,
+    Parcel,
+    Room,
+)
 from services.mesh.errors import InvalidField
 from services.mesh.runtime import DrainSignal
 from services.mesh.testing.waiting import eventually
@@ -73,6 +81,23 @@ async def test_small_messages_that_come_meanwhile_form_one_batch():
     shards.gate.set()
     assert await taking == list(range(100))
     assert len(shards.sizes) < 20
+
+
+async def test_no_batch_has_more_bytes_than_one_call_may_carry_but_for_a_single_message():
+    shards, read = Shards(open_=False), asyncio.Event()
+    half, huge = BATCH_BYTES // 2, BATCH_BYTES + 1
+
+    async def parcels():
+        for number, size in enumerate([1] * UNDER_WAY + [half, half, 1, huge]):
+            yield Parcel([number], size)
+        read.set()
+
+    taking = asyncio.create_task(_all(Intake(shards.store, Room(), DrainSignal()), parcels()))
+    async with asyncio.timeout(10):
+        await read.wait()
+    shards.gate.set()
+    assert await taking == list(range(UNDER_WAY + 4))
+    assert shards.sizes == [1] * UNDER_WAY + [2, 1, 1]
 
 
 async def test_nothing_more_is_read_while_the_shards_are_behind():
