@@ -13,6 +13,7 @@ from services.mesh.lease import Keys
 from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
 from services.mesh.lease.mirror import RegistryMirror
 from services.mesh.rpc import Server
+from services.mesh.rpc.server import MAX_PUT_BYTES
 from services.mesh.rpc.work import WorkLimit
 from services.mesh.runtime import Hooks, Process, run_service
 from services.mesh.store.postgres import PostgresShard
@@ -97,7 +98,7 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
         Reports(shards, topology, announcer, process.tasks, process.metrics, clock)
     )
 
-    server = Server.from_config(process, config)
+    server = Server.from_config(process, config, receive_bytes=MAX_PUT_BYTES)
     server.add(
         add_OrchestratorServiceServicer_to_server,
         # Methods it does not override are answered with UNIMPLEMENTED by the server.

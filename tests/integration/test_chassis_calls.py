@@ -13,7 +13,7 @@ import grpc
 import pytest
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import enqueue_service_pb2_grpc as pb_grpc
-from jobmesh.v1.job_pb2 import Job
+from jobmesh.v1.job_pb2 import Job, JobSpec
 from jobmesh.v1.payload_pb2 import Payload
 
 from services.mesh.errors import (
@@ -28,6 +28,7 @@ from services.mesh.rpc import open_channel
 from services.mesh.rpc.channel import resolve, service_config
 from services.mesh.rpc.errors import from_rpc_error
 from services.mesh.rpc.interceptors.deadline import Deadlines
+from services.mesh.rpc.server import MAX_PUT_BYTES, MAX_RECEIVE_BYTES
 from services.mesh.runtime import StartupError, deadline
 from services.mesh.testing.faults import FaultProxy, Link
 from tests.integration.chassis_mesh import JOB_ID, SERVICE, get_job, mesh
@@ -47,6 +48,30 @@ def port_of(address: str) -> int:
 
 def batch(size: int) -> pb.EnqueueStreamRequest:
     return pb.EnqueueStreamRequest(items=[pb.EnqueueItem()] * size)
+
+
+@pytest.mark.parametrize("limit", [MAX_RECEIVE_BYTES, MAX_PUT_BYTES])
+async def test_a_message_may_be_as_large_as_its_server_takes(limit: int) -> None:
+    async def count(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            yield pb.EnqueueStreamResponse(first_item=request.ByteSize())
+
+    def message(size: int) -> pb.EnqueueStreamRequest:
+        job = JobSpec(input=Payload(data=bytes(size)))
+        return pb.EnqueueStreamRequest(items=[pb.EnqueueItem(job=job)])
+
+    async with mesh(receive_bytes=limit) as m:
+        m.sample.on_stream = count
+        framing = message(limit).ByteSize() - limit
+        for size in (limit - framing, limit):
+            call = m.stub.EnqueueStream()
+            await call.write(message(size))
+            if size == limit:
+                with pytest.raises(MeshError, match="larger than max"):
+                    await call.read()
+            else:
+                assert (await call.read()).first_item == limit
+                call.cancel()
 
 
 async def test_bidirectional_stream_runs_both_ways() -> None:

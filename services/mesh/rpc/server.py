@@ -31,11 +31,13 @@ log = logging.getLogger(__name__)
 MIB = 1024 * 1024
 #: The largest message a client may send: a full batch of jobs with inline inputs, and its framing.
 MAX_RECEIVE_BYTES = 4 * MIB + 64 * 1024
+#: The largest that an Orchestrator takes: such a batch, grown on its way by what Enqueue adds to
+#: each of 1,000 jobs (namespace, hash, trace, ids of parents, its type's defaults): 12 KiB each.
+MAX_PUT_BYTES = 16 * MIB
 #: The largest message sent: a full page of jobs.
 MAX_SEND_BYTES = 16 * MIB
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
     ("grpc.max_send_message_length", MAX_SEND_BYTES),
     # Per connection. Bounds what one peer can open and reset in a burst; leaves room for a client
     # with hundreds of watches on one channel.
@@ -79,10 +81,12 @@ class Server:
         reflection: bool = True,
         max_concurrent_rpcs: int = 4096,
         write_seconds: float = 30.0,
+        receive_bytes: int = MAX_RECEIVE_BYTES,
         tls: TlsFiles | None = None,
         rules: Rules | None = None,
     ) -> None:
         self._process, self._listen = process, listen
+        self._receive_bytes = receive_bytes
         self._reflection, self._tls = reflection, tls
         self.rules = rules or Rules()
         self._routes = Routes()
@@ -99,12 +103,15 @@ class Server:
         self._port = 0
 
     @classmethod
-    def from_config(cls, process: Process, config: ServiceConfig) -> Self:
+    def from_config(
+        cls, process: Process, config: ServiceConfig, *, receive_bytes: int = MAX_RECEIVE_BYTES
+    ) -> Self:
         server = cls(
             process,
             config.listen,
             reflection=config.reflection,
             max_concurrent_rpcs=config.max_concurrent_rpcs,
+            receive_bytes=receive_bytes,
             tls=TlsFiles.from_config(config),
         )
         if process.failpoints is not None:
@@ -135,7 +142,8 @@ class Server:
         return f"{host}:{self._port}"
 
     async def start(self) -> None:
-        server = grpc.aio.server(options=OPTIONS)
+        most = ("grpc.max_receive_message_length", self._receive_bytes)
+        server = grpc.aio.server(options=(*OPTIONS, most))
         server.add_generic_rpc_handlers((self._routes,))
         self._add_health(server)
         if self._reflection:
