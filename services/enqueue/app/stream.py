@@ -47,7 +47,9 @@ class Parcel(Generic[T]):
 
 
 class Room:
-    """How much all streams may hold together."""
+    """How much all streams may hold together. What is in here is on its way into the shards: who
+    waits for something of its own, as its quota, does so before.
+    """
 
     def __init__(self, limit: int = ROOM_BYTES, items: int = ROOM_ITEMS) -> None:
         self._limit, self._used = limit, 0

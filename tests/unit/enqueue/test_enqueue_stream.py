@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.enqueue.app.gate import Gate
 from services.enqueue.app.stream import (
     BATCH,
     BATCH_BYTES,
@@ -16,8 +17,13 @@ from services.enqueue.app.stream import (
     Parcel,
     Room,
 )
+from services.enqueue.domain.quotas import Quotas, Rate
+from services.enqueue.servicer.streams import paced
+from services.mesh.clock import ManualClock
 from services.mesh.errors import InvalidField
+from services.mesh.rpc.work import WorkLimit
 from services.mesh.runtime import DrainSignal
+from services.mesh.telemetry.metrics import Metrics
 from services.mesh.testing.waiting import eventually
 
 
@@ -135,6 +141,29 @@ async def test_all_streams_together_hold_no_more_than_the_room():
     shards.gate.set()
     assert [len(items) for items in await asyncio.gather(*streams)] == [500] * 3
     assert room._used == 0
+
+
+async def test_streams_that_wait_for_their_quota_leave_the_room_to_those_of_others():
+    shards, room, drain, clock = Shards(), Room(1000, 100), DrainSignal(), ManualClock()
+    quotas = Quotas(None, {"slow": Rate(1.0, 1.0)})
+    gate = Gate(quotas, WorkLimit(1000, 1000), clock, Metrics())
+
+    def stream(namespace, read):
+        parcels = paced(gate, namespace, parcels_of([100] * 3, read))
+        return asyncio.create_task(_all(Intake(shards.store, room, drain), parcels))
+
+    reads = [[], [], []]
+    throttled = [stream("slow", read) for read in reads]
+    await settled()
+    async with asyncio.timeout(10):
+        assert await stream("other", None) == list(range(300))
+    assert all(len(read) <= 2 for read in reads), "each holds one message"
+    assert len(shards.stored) <= 400
+    drain.set()
+    async with asyncio.timeout(10):
+        acked = await asyncio.gather(*throttled)
+    assert sum(map(len, acked)) == len(shards.stored) - 300, "what waited was not read"
+    assert (room._used, room._items) == (0, 0)
 
 
 async def test_what_was_read_is_acknowledged_before_the_error_of_a_later_message():
