@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 from services.enqueue.domain.quotas import Quotas
 from services.mesh.clock import Clock
@@ -41,6 +42,7 @@ class Gate:
 
     def __init__(self, quotas: Quotas, work: WorkLimit, clock: Clock, metrics: Metrics) -> None:
         self._quotas, self._work, self._clock = quotas, work, clock
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._refused = metrics.counter(
             "refused_jobs", "Jobs that were not let in, by reason.", ("reason",)
         )
@@ -68,9 +70,15 @@ class Gate:
             self._quotas.give_back(guest.namespace, guest.jobs)
 
     async def paced(self, namespace: str, jobs: int) -> None:
-        """Return when the jobs of a stream fit into the quota of its namespace."""
-        while True:
-            wait = self._quotas.reserve(namespace, jobs, self._clock.monotonic())
-            if wait <= 0:
-                return
-            await asyncio.sleep(wait)
+        """Return when the jobs of a stream fit into the quota of its namespace: one stream after
+        the other, beside the calls.
+        """
+        if not self._quotas.is_bounded(namespace):
+            return
+        # Kept only as long as somebody is in it.
+        line = self._lines.setdefault(namespace, asyncio.Lock())
+        async with line:
+            since = now = self._clock.monotonic()
+            while (wait := self._quotas.reserve(namespace, jobs, since, now)) > 0:
+                await asyncio.sleep(wait)
+                now = self._clock.monotonic()

@@ -2,7 +2,11 @@
 
 A bucket fills at its rate up to its burst. What does not fit now is refused as a whole, with the
 time at which it will; a batch larger than the burst fits when the bucket is full, and leaves a debt
-that is filled first. So no batch is refused for ever, and over time the rate holds.
+that is filled first. So over time the rate holds.
+
+A stream waits in a line instead. Calls that take each token as it comes would keep it there for
+ever: so the first of the line goes, at the latest, when it has waited for `PATIENCE` times as long
+as its jobs take at the rate, and owes what is missing. Half of the rate is the calls', then.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from services.mesh.errors import QuotaExceeded
 
 #: The burst of a rate that is given without one, in seconds of it.
 BURST_SECONDS = 2.0
+#: How long the first of a line waits at most, in times of what its jobs take at the rate.
+PATIENCE = 2.0
 #: Namespaces whose buckets are remembered. One that is forgotten begins with a full bucket.
 MOST_BUCKETS = 10_000
 
@@ -55,6 +61,12 @@ class Bucket:
         missing = min(float(count), self._rate.burst) - self._tokens
         return max(0.0, missing / self._rate.per_second)
 
+    def turn(self, count: int, since: float, now: float) -> float:
+        """The same for the first of the line, which has been that since then."""
+        fits = self.wait(count, now)
+        patience = since + PATIENCE * count / self._rate.per_second - now
+        return min(fits, max(patience, -self._tokens / self._rate.per_second, 0.0))
+
     def take(self, count: int) -> None:
         self._tokens -= count
 
@@ -76,28 +88,42 @@ class Quotas:
 
     def take(self, namespace: str, count: int, now: float) -> None:
         """Take the tokens of so many jobs; QuotaExceeded, and none taken, if they do not fit."""
-        wait = self.reserve(namespace, count, now)
+        rate = self._rate(namespace)
+        if rate is None:
+            return
+        bucket = self._bucket(namespace, rate, now)
+        wait = bucket.wait(count, now)
         if wait > 0:
-            raise QuotaExceeded(namespace, str(self._rate(namespace)), retry_after=wait)
+            raise QuotaExceeded(namespace, str(rate), retry_after=wait)
+        bucket.take(count)
 
-    def reserve(self, namespace: str, count: int, now: float) -> float:
-        """Take them if they fit; else the seconds until they will."""
+    def reserve(self, namespace: str, count: int, since: float, now: float) -> float:
+        """Take them for the first of a line, which has been that since then, if it is its turn;
+        else the seconds until it may be.
+        """
         rate = self._rate(namespace)
         if rate is None:
             return 0.0
-        bucket = self._buckets.get(namespace)
-        if bucket is None:
-            self._forget(now)
-            bucket = self._buckets[namespace] = Bucket(rate, now)
-        wait = bucket.wait(count, now)
+        bucket = self._bucket(namespace, rate, now)
+        wait = bucket.turn(count, since, now)
         if wait <= 0:
             bucket.take(count)
         return wait
+
+    def is_bounded(self, namespace: str) -> bool:
+        return self._rate(namespace) is not None
 
     def give_back(self, namespace: str, count: int) -> None:
         """They were taken for jobs that were refused for another reason."""
         if (bucket := self._buckets.get(namespace)) is not None:
             bucket.take(-count)
+
+    def _bucket(self, namespace: str, rate: Rate, now: float) -> Bucket:
+        bucket = self._buckets.get(namespace)
+        if bucket is None:
+            self._forget(now)
+            bucket = self._buckets[namespace] = Bucket(rate, now)
+        return bucket
 
     def _rate(self, namespace: str) -> Rate | None:
         return self._own.get(namespace, self._usual)

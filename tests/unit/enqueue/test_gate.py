@@ -114,6 +114,33 @@ async def test_a_stream_is_slowed_down_to_the_quota() -> None:
         await waiting
 
 
+async def test_streams_of_a_namespace_go_one_after_the_other() -> None:
+    stand = Stand(Rate(1000.0, 10.0))
+    await stand.gate.paced("n", 20)
+    passed: list[str] = []
+
+    async def stream(name: str, jobs: int) -> None:
+        await stand.gate.paced("n", jobs)
+        passed.append(name)
+
+    large = asyncio.create_task(stream("large", 9))
+    small = asyncio.create_task(stream("small", 1))
+    gone = asyncio.create_task(stream("gone", 1))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait({gone})
+    stand.clock.advance(0.011)  # the small one would fit
+    with stand.gate.admitted("n", 1, 1):
+        pass
+    stand.clock.advance(1.0)
+    async with asyncio.timeout(5):
+        await asyncio.gather(large, small)
+    assert passed == ["large", "small"]
+    del large, small, gone
+    assert not stand.gate._lines, "kept only while somebody waits"
+    await stand.gate.paced("free", 10_000)
+
+
 def test_buckets_are_bounded_and_the_busy_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "MOST_BUCKETS", 10)
     book = Quotas(TEN, {})
