@@ -14,6 +14,7 @@ from services.enqueue.app.watch import Delivery
 from services.enqueue.domain.tokens import page_token, read_job_page_token
 from services.enqueue.servicer.chains import Settled, is_chained, store_chained
 from services.enqueue.servicer.desk import Context, Desk
+from services.mesh.errors import MeshError
 from services.mesh.rpc.items import from_item_error
 from services.mesh.wire.values import timedelta_of
 
@@ -34,12 +35,10 @@ class JobCalls:
             submitted = await self._desk.admit(namespace, request.job, request.idempotency_key)
             result = await self._desk.coalescer.submit(submitted)
         job = convert.stored_job(submitted, result)
-        if request.HasField("wait"):
-            await self._wait(namespace, job.id, timedelta_of(request.wait).total_seconds())
-            job = await self._get(namespace, job.id, job_pb2.JOB_VIEW_FULL)
-        elif result.existing and submitted.spec.unique_key:
-            # Whoever holds the key was not necessarily submitted like this.
-            job = await self._get(namespace, job.id, job_pb2.JOB_VIEW_BASIC)
+        # Whoever holds the key was not necessarily submitted like this.
+        other = result.existing and bool(submitted.spec.unique_key)
+        if other or request.HasField("wait"):
+            job = await self._looked_at(job, request, other=other)
         return pb.EnqueueResponse(job=job, existing=result.existing)
 
     async def EnqueueBatch(
@@ -120,6 +119,24 @@ class JobCalls:
             progress=request.progress,
             ends_only=request.ends_only,
         )
+
+    async def _looked_at(
+        self, job: job_pb2.Job, request: pb.EnqueueRequest, *, other: bool
+    ) -> job_pb2.Job:
+        """A stored job as it is, after the wait that the request asks for.
+
+        Where that cannot be said, what is known: it is stored, and an error would deny that.
+        """
+        view = job_pb2.JOB_VIEW_BASIC
+        try:
+            if request.HasField("wait"):
+                view = job_pb2.JOB_VIEW_FULL
+                await self._wait(job.namespace, job.id, timedelta_of(request.wait).total_seconds())
+            return await self._get(job.namespace, job.id, view)
+        except MeshError:
+            if other:
+                job.ClearField("spec")
+            return job
 
     async def _get(
         self, namespace: str, job_id: str, view: job_pb2.JobView.ValueType
