@@ -30,6 +30,8 @@ from services.mesh.wire.values import optional_datetime, timestamp
 DEFAULT_NAMESPACE = "default"
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 1000
+#: In seconds.
+LONGEST_WAIT = 3600
 
 #: What of a job that waits may be changed.
 CHANGEABLE = ("schedule_time", "priority", "labels")
@@ -45,6 +47,15 @@ def namespace_of(given: str) -> str:
 
 def page_size_of(given: int, default: int = DEFAULT_PAGE) -> int:
     return min(given or default, LARGEST_PAGE)
+
+
+def wait_of(request: pb.EnqueueRequest) -> float:
+    """Seconds for which a call wants to wait for its job's end, as far as the contract allows it.
+    To be asked before the call is held against the rules.
+    """
+    if not request.HasField("wait"):
+        return 0.0
+    return float(min(max(request.wait.seconds + 1, 0), LONGEST_WAIT))
 
 
 def job_id_of(text: str, field: str = "job_id") -> str:

@@ -10,6 +10,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as orchestrator_pb
 from jobmesh.v1.enqueue_service_pb2_grpc import add_EnqueueServiceServicer_to_server
 from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
+from services.enqueue import convert
 from services.enqueue.adapters.jobs import BusHints, BusProgress, OrchestratorSource
 from services.enqueue.adapters.logs import MeshLogs, Workers
 from services.enqueue.adapters.order import BusBell, OrchestratorOrder
@@ -167,6 +168,7 @@ async def build(config: EnqueueConfig, process: Process) -> None:
         # It checks calls itself, and quicker: most are like one before them.
         unchecked={"Enqueue"},
         shares=SHARES,
+        waits={"Enqueue": convert.wait_of},
     )
     process.add(server)
 

@@ -69,13 +69,20 @@ def get_job(namespace: str = "default") -> pb.GetJobRequest:
 
 
 @asynccontextmanager
-async def mesh(*, tracing: Tracing | None = None, **options: Any) -> AsyncIterator[Mesh]:
+async def mesh(
+    *, tracing: Tracing | None = None, waits: Any = None, **options: Any
+) -> AsyncIterator[Mesh]:
     """Serve a Sample and open a channel of ours and a bare one to it."""
     process = Process("sample", tracing=tracing)
     # Most methods are left to the chassis, which is the point.
     sample = Sample()  # type: ignore[abstract]
     server = Server(process, **options)
-    server.add(pb_grpc.add_EnqueueServiceServicer_to_server, sample, unchecked=("ListTypes",))
+    server.add(
+        pb_grpc.add_EnqueueServiceServicer_to_server,
+        sample,
+        unchecked=("ListTypes",),
+        waits=waits,
+    )
     made = Mesh(process, sample, server)
     await server.start()
     made.channel = open_channel(

@@ -182,6 +182,30 @@ async def test_a_call_without_a_deadline_is_ended_when_it_takes_too_long(monkeyp
         await bare.GetJob(get_job())
 
 
+async def test_a_call_without_a_deadline_may_wait_for_as_long_as_it_asks_to(monkeypatch) -> None:
+    seen: list[float] = []
+    ended = asyncio.Event()
+
+    async def get(request: Any, context: Any) -> Any:
+        seen.append(deadline.remaining() or 0.0)
+        await ended.wait()
+        return pb.GetJobResponse()
+
+    def wait_of(request: pb.GetJobRequest) -> float:
+        return {"long": 100.0, "short": 0.01}.get(request.namespace, 0.0)
+
+    monkeypatch.setattr(Deadlines.__init__, "__defaults__", (0.05,))
+    async with mesh(waits={"GetJob": wait_of}) as m:
+        m.sample.on_get = get
+        bare = pb_grpc.EnqueueServiceStub(m.bare)
+        calls = {name: bare.GetJob(get_job(name)) for name in ("long", "short", "none")}
+        for name in ("short", "none"):
+            assert await calls[name].code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        ended.set()
+        await calls["long"]
+    assert max(seen) > 99.0
+
+
 async def _failure(call: Any) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call

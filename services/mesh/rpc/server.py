@@ -26,6 +26,8 @@ from services.mesh.rpc.validation import Rules
 from services.mesh.runtime import Process, StartupError
 
 S = TypeVar("S")
+#: By the name of a method.
+Waits = Mapping[str, Callable[[Any], float]]
 log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
@@ -125,14 +127,17 @@ class Server:
         *,
         unchecked: Collection[str] = (),
         shares: Mapping[str, float] | None = None,
+        waits: Waits | None = None,
     ) -> None:
         """Serve a servicer by its generated `add_…Servicer_to_server`.
 
         `unchecked` names methods whose requests are not held against the contract's rules: internal
         ones that carry large batches a neighbour has checked already, and such as do it themselves.
         `shares` says of which methods there may be less than the process serves at once: this part.
+        `waits` says of which a request may ask to be kept waiting, and how many seconds it does: so
+        much longer may it take, if its caller set no deadline.
         """
-        registrar = _Registrar(self, frozenset(unchecked), shares or {})
+        registrar = _Registrar(self, frozenset(unchecked), shares or {}, waits or {})
         register(servicer, cast(grpc.aio.Server, registrar))
 
     @property
@@ -188,11 +193,13 @@ class Server:
         handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
         unchecked: frozenset[str],
         shares: Mapping[str, float],
+        waits: Waits,
     ) -> None:
         self._services.append(service)
         for name, handler in handlers.items():
             share = shares.get(name, 1.0)
-            method = Method(service, name, checked=name not in unchecked, share=share)
+            checked = name not in unchecked
+            method = Method(service, name, checked=checked, share=share, waits=waits.get(name))
             self._routes.add(method, self._chain.wrap(method, _filled(handler, name)))
 
 
@@ -227,9 +234,14 @@ class _Registrar:
     """Stands in for a server while generated code registers a servicer's methods."""
 
     def __init__(
-        self, server: Server, unchecked: frozenset[str], shares: Mapping[str, float]
+        self,
+        server: Server,
+        unchecked: frozenset[str],
+        shares: Mapping[str, float],
+        waits: Waits,
     ) -> None:
-        self._server, self._unchecked, self._shares = server, unchecked, shares
+        self._server, self._unchecked = server, unchecked
+        self._shares, self._waits = shares, waits
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """The same methods come again, by name, in the next call."""
@@ -237,7 +249,7 @@ class _Registrar:
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
-        self._server._route(service, handlers, self._unchecked, self._shares)
+        self._server._route(service, handlers, self._unchecked, self._shares, self._waits)
 
 
 def _filled(handler: Any, name: str) -> Any:

@@ -84,3 +84,17 @@ async def test_who_holds_a_unique_key_is_named_even_if_it_cannot_be_looked_at(er
     answer = await stand.enqueue(key="report")
     assert (answer.job.id, answer.existing) == (JOB_ID, True)
     assert not answer.job.HasField("spec"), "it was not necessarily submitted like this"
+
+
+@pytest.mark.parametrize(
+    ("wait", "seconds"),
+    [
+        ({"seconds": 3600}, 3600),
+        ({"nanos": 5}, 1),
+        ({"seconds": 10**10}, 3600),
+        ({"seconds": -5}, 0),
+    ],
+)
+def test_how_long_a_call_asks_to_be_kept_waiting(wait, seconds) -> None:
+    assert convert.wait_of(pb.EnqueueRequest(wait=wait)) == seconds
+    assert convert.wait_of(pb.EnqueueRequest()) == 0

@@ -71,7 +71,7 @@ class Chain:
         async def handle(request: Any, context: Any) -> Any:
             call = Call(method, context)
             try:
-                self._begin(call, streaming=False)
+                self._begin(call, streaming=False, wait=_asked_wait(method, request))
                 self._check(method, request)
                 response = await behaviour(request, context)
             except BaseException as error:
@@ -106,11 +106,11 @@ class Chain:
         if method.checked:
             self._rules.check(request)
 
-    def _begin(self, call: Call, *, streaming: bool) -> None:
+    def _begin(self, call: Call, *, streaming: bool, wait: float = 0.0) -> None:
         self._metrics.begin(call)
         if self._spans.enabled:
             self._spans.begin(call)
-        self._deadlines.begin(call, streaming=streaming)
+        self._deadlines.begin(call, streaming=streaming, wait=wait)
         self._admission.enter(call.method.share)
 
     def _end(self, call: Call, code: Code, error: BaseException | None) -> None:
@@ -131,6 +131,12 @@ class Chain:
         known = explained(call, error)
         self._end(call, known.code, known)
         await abort(call.context, known)
+
+
+def _asked_wait(method: Method, request: Any) -> float:
+    if method.waits is None or type(request) is Malformed:
+        return 0.0
+    return method.waits(request)
 
 
 def _passes(error: BaseException) -> bool:
