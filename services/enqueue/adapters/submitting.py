@@ -10,19 +10,28 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.app.turnstile import Turnstile
 from services.enqueue.convert import Submitted
-from services.mesh.errors import DeadlineExceeded, DependencyUnavailable, OutcomeUnknown
+from services.mesh.errors import Code, InvalidArgument, MeshError, OutcomeUnknown, Overloaded
 from services.mesh.wire.values import id_texts
 
 if TYPE_CHECKING:
     # Generated stubs have an async twin for type checkers only.
     from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceAsyncStub
 
-#: How gRPC says that a call was never sent; everything else may have reached its goal.
-NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing")
+#: How gRPC says that a call was never sent, or never taken in, by code.
+NEVER_SERVED = {
+    Code.UNAVAILABLE: ("failed to connect to all addresses", "connections to all backends failing"),
+    Code.RESOURCE_EXHAUSTED: ("SERVER: Received message larger than max",),
+}
+#: What an Orchestrator says, as an error of a whole put, only before it writes anything.
+REFUSALS = (Overloaded, InvalidArgument)
+#: The same for codes, whoever says it: a put like this is not served at all.
+REFUSING_CODES = (Code.UNIMPLEMENTED, Code.UNAUTHENTICATED, Code.PERMISSION_DENIED)
 
 
 class Submitter:
-    """Puts jobs. A call that broke off may have been carried out: that is OutcomeUnknown."""
+    """Puts jobs. A call that was not refused may have been carried out, whatever its error says:
+    that is OutcomeUnknown.
+    """
 
     def __init__(
         self,
@@ -51,10 +60,21 @@ class Submitter:
     async def _send(self, call: Awaitable[pb.PutJobsResponse]) -> pb.PutJobsResponse:
         try:
             return await call
-        except (DependencyUnavailable, DeadlineExceeded) as error:
-            if any(words in error.message for words in NEVER_SENT):
+        except MeshError as error:
+            if isinstance(error, OutcomeUnknown) or is_refusal(error):
                 raise
             raise OutcomeUnknown("unknown") from error
+
+
+def is_refusal(error: MeshError) -> bool:
+    """Whether a put that ended with this error has certainly stored nothing.
+
+    Everything else may come after the write: a defect, a deadline, the end of the process (which is
+    how Draining comes about) or of the connection, in whatever words.
+    """
+    if isinstance(error, REFUSALS) or error.code in REFUSING_CODES:
+        return True
+    return any(words in error.message for words in NEVER_SERVED.get(error.code, ()))
 
 
 def submitted(answer: pb.PutJobsResponse, count: int) -> list[Submitted]:
