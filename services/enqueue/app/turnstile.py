@@ -94,7 +94,19 @@ class Turnstile:
             if waiter.turn.done() and not waiter.turn.cancelled():
                 # Its turn came at the very moment that the caller went away.
                 self._give_room(visit)
+            else:
+                self._drop(visit.lane, waiter)
             raise
+
+    def _drop(self, name: str, waiter: _Waiter) -> None:
+        """Who went away keeps nobody behind it who would fit."""
+        lane = self._lanes.get(name)
+        if lane is None or waiter not in lane:
+            return
+        lane.remove(waiter)
+        if not lane:
+            del self._lanes[name]
+        self._admit()
 
     def _give_room(self, visit: _Visit) -> None:
         if not visit.over:

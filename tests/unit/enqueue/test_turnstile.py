@@ -90,6 +90,36 @@ async def test_who_goes_away_while_waiting_takes_no_room():
     assert yard.inside == ["a", "c"]
 
 
+async def test_who_goes_away_lets_those_behind_it_pass_who_fit():
+    turnstile = Turnstile(most=10, late=3600)
+    yard = Yard(turnstile)
+    for name, lane, jobs in (("a", "blue", 6), ("large", "blue", 9), ("b", "blue", 1)):
+        yard.send(name, lane, jobs)
+    yard.send("c", "red", 1)
+    await settle()
+    assert yard.inside == ["a"]
+    await yard.cancel("large")
+    assert yard.inside == ["a", "b", "c"]
+    yard.send("d", "blue", 2)  # nobody is in the line any more
+    await settle()
+    assert yard.inside == ["a", "b", "c", "d"]
+    for name in "abcd":
+        await yard.finish(name)
+    assert (turnstile._inside, turnstile._lanes) == (0, {})
+
+
+async def test_a_lane_whose_last_one_went_away_keeps_no_newcomer_out():
+    turnstile = Turnstile(most=10, late=3600)
+    yard = Yard(turnstile)
+    yard.send("a", "blue", 6)
+    yard.send("large", "red", 9)
+    await settle()
+    await yard.cancel("large")
+    yard.send("b", "blue", 1)
+    await settle()
+    assert yard.inside == ["a", "b"]
+
+
 async def test_who_goes_away_at_its_very_turn_gives_its_room_on():
     turnstile = Turnstile(most=1)
     yard = Yard(turnstile)
