@@ -178,6 +178,9 @@ class Intake(Generic[T, R]):
         for batch in self._batches:
             batch.results.cancel()
             tasks.add(batch.results)
-        await asyncio.wait(tasks)
-        self._waiting.clear()
-        self._room.give_back(self._bytes, self._items)
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            # Also if that is cancelled once more: nobody else would ever give it back.
+            self._waiting.clear()
+            self._room.give_back(self._bytes, self._items)

@@ -202,6 +202,30 @@ async def test_a_stream_that_is_left_leaves_no_task_behind():
     assert room._used == 0
 
 
+async def test_a_stream_that_is_cancelled_again_while_it_ends_gives_its_room_back():
+    room, gate = Room(), asyncio.Event()
+
+    async def store(first, items):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+
+    intake = Intake(store, room, DrainSignal())
+    taking = asyncio.create_task(_all(intake, parcels_of([5] * 3, end=asyncio.Event())))
+    await eventually(lambda: room._items == 15)
+    cancels = 0
+    while not taking.done():  # the batches go on ending
+        taking.cancel()
+        cancels += 1
+        await settled()
+    assert cancels > 1
+    assert (room._used, room._items) == (0, 0)
+    gate.set()
+    await settled()
+    assert (room._used, room._items) == (0, 0)
+
+
 async def _all(intake, parcels):
     acked = []
     async with aclosing(intake.acks(parcels)) as acks:
