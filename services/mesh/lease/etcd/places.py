@@ -69,23 +69,26 @@ class EtcdPlaces(Places):
 
     async def take(self, wishes: Sequence[PlaceWish]) -> PlaceResult:
         self._require_lease()
-        result, waiting = PlaceResult(), list(wishes)
+        result = PlaceResult()
         try:
-            for _ in range(ROUNDS):
-                if not waiting:
-                    break
-                waiting = await self._take_round(waiting, result)
-        except Refused as refused:
-            if refused.lease_not_found:
-                raise LeaseLost(self._lease.lease_id, "etcd does not know it") from refused
-            raise
-        except DependencyUnavailable:
-            # Nobody is going to use what was taken before.
+            await self._take_rounds(wishes, result)
+            # The lease may have ended while the answer travelled.
+            self._require_lease()
+        except DependencyUnavailable as error:
+            # Nobody is going to use what was taken before, and the lease may live on.
             self._owe(place for places in result.taken.values() for place in places)
+            if isinstance(error, Refused) and error.lease_not_found:
+                raise LeaseLost(self._lease.lease_id, "etcd does not know it") from error
             raise
-        result.full.update((wish.owner, wish.limits[0].name) for wish in waiting)
-        self._require_lease()
         return result
+
+    async def _take_rounds(self, wishes: Sequence[PlaceWish], result: PlaceResult) -> None:
+        waiting = list(wishes)
+        for _ in range(ROUNDS):
+            if not waiting:
+                break
+            waiting = await self._take_round(waiting, result)
+        result.full.update((wish.owner, wish.limits[0].name) for wish in waiting)
 
     async def _take_round(self, wishes: list[PlaceWish], result: PlaceResult) -> list[PlaceWish]:
         """Look, choose, take; those that were forestalled."""
@@ -94,12 +97,14 @@ class EtcdPlaces(Places):
         choices = choose(wishes, held, self._random)
         result.full.update((c.owner, c.limit) for c in choices if isinstance(c, Full))
         chosen = [choice for choice in choices if isinstance(choice, Choice)]
-        done = [choice for choice in chosen if choice.owned]
+        self._note(result, (choice for choice in chosen if choice.owned))
         for chunk in _chunks((c for c in chosen if not c.owned), self._max_ops):
-            done += await self._take(chunk, revision)
-        for choice in done:
-            result.taken[choice.owner] = self._places(choice)
+            # Chunk by chunk: should the next one fail, these are owed.
+            self._note(result, await self._take(chunk, revision))
         return [w for w in wishes if w.owner not in result.taken and w.owner not in result.full]
+
+    def _note(self, result: PlaceResult, done: Iterable[Choice]) -> None:
+        result.taken.update((choice.owner, self._places(choice)) for choice in done)
 
     async def _look(self, names: Sequence[str]) -> tuple[dict[str, dict[int, str]], int]:
         """What is held of each limit, as of one revision."""
