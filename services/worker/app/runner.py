@@ -85,6 +85,7 @@ class Runner:
         self._announcing: asyncio.TimerHandle | None = None
         #: Handlers that ignored their cancellation, and may go on for as long as we live.
         self._deaf: set[asyncio.Task[None]] = set()
+        self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -131,6 +132,7 @@ class Runner:
 
     async def close(self) -> None:
         """End what still runs, without reports."""
+        self._is_closing = True
         self._crew.close()
         tasks = {run.task for run in self._runs.values() if run.task is not None} | self._deaf
         for task in tasks:
@@ -159,7 +161,8 @@ class Runner:
             if attempt.stop is None:
                 ending = await self._run(run, self._executors[attempt.type])
         except asyncio.CancelledError:
-            if attempt.stop is None and run.task is not None and run.task.cancelling():
+            # Not by what the task says: handlers, and libraries in them, cancel their own tasks.
+            if attempt.stop is None and self._is_closing:
                 self._forget(run)
                 raise
             ending = _own_cancellation()

@@ -67,6 +67,29 @@ async def cancels_itself() -> None:
     raise asyncio.CancelledError
 
 
+@job("cancels-its-task")
+async def cancels_its_task() -> None:
+    this_task().cancel()
+    await asyncio.sleep(600)
+
+
+@job("is-cancelled-by-a-timer")
+async def is_cancelled_by_a_timer() -> None:
+    asyncio.get_running_loop().call_later(0.01, this_task().cancel)
+    await asyncio.sleep(600)
+
+
+@job("cancels-and-returns")
+async def cancels_and_returns() -> None:
+    this_task().cancel()
+
+
+def this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
 @job("later")
 async def later() -> None:
     raise RetryAfter(3.0)
@@ -77,7 +100,17 @@ async def double(n: int) -> int:
     return 2 * n
 
 
-HANDLERS: list[JobFunction[Any, Any]] = [deaf, slow, leaves, cancels_itself, later, double]
+HANDLERS: list[JobFunction[Any, Any]] = [
+    deaf,
+    slow,
+    leaves,
+    cancels_itself,
+    cancels_its_task,
+    is_cancelled_by_a_timer,
+    cancels_and_returns,
+    later,
+    double,
+]
 
 
 class NoStore(Objects):
@@ -111,6 +144,10 @@ class Notes(Keeper):
 
     def ended(self, attempt: Attempt, ending: Ending | None, traceparent: str) -> None:
         self._over.set_result(ending)
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.done()
 
     async def ending(self) -> Ending | None:
         async with asyncio.timeout(10):
@@ -198,7 +235,13 @@ async def test_an_input_that_does_not_fit_fails_for_good(runner: Runner) -> None
 
 
 @pytest.mark.parametrize(
-    ("type_", "failure"), [("leaves", "SystemExit"), ("cancels-itself", "CancelledError")]
+    ("type_", "failure"),
+    [
+        ("leaves", "SystemExit"),
+        ("cancels-itself", "CancelledError"),
+        ("cancels-its-task", "CancelledError"),
+        ("is-cancelled-by-a-timer", "CancelledError"),
+    ],
 )
 async def test_a_handler_cannot_take_the_worker_with_it(
     runner: Runner, type_: str, failure: str
@@ -208,6 +251,33 @@ async def test_a_handler_cannot_take_the_worker_with_it(
     ending = await notes.ending()
     assert isinstance(ending, Failed)
     assert ending.failure.type == failure
+
+
+@pytest.mark.parametrize(
+    ("type_", "ending"), [("cancels-its-task", Failed), ("cancels-and-returns", Succeeded)]
+)
+async def test_a_handler_that_cancels_its_task_harms_none_behind_it(
+    runner: Runner, type_: str, ending: type[Ending]
+) -> None:
+    """They would have shared the task."""
+    launched = []
+    for name in ("double", type_, "double", "later", "double"):
+        launched.append(Notes())
+        runner.launch(attempt(name, b"1" if name == "double" else b""), launched[-1])
+    ends = [type(await notes.ending()) for notes in launched]
+    assert ends == [Succeeded, ending, Succeeded, Failed, Succeeded]
+    async with asyncio.timeout(5):
+        await runner.idle()
+
+
+async def test_what_runs_when_the_worker_closes_is_not_reported(runner: Runner) -> None:
+    notes = Notes()
+    runner.launch(attempt("slow"), notes)
+    await eventually(lambda: Started() in notes.told)
+    await runner.close()
+    assert not notes.is_over
+    async with asyncio.timeout(5):
+        await runner.idle()
 
 
 async def test_a_wish_to_be_retried_later_is_passed_on(runner: Runner) -> None:
