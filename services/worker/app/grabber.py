@@ -76,7 +76,8 @@ class Grabber:
         now = self._clock.monotonic()
         if self._plan.called(now):
             self._at, self._at_until = at, now + STAY_SECONDS
-            self._wake.set()
+        # Without a grab out as well: should it sleep on room that it was not told of, it wakes.
+        self.wake()
 
     def withdraw(self) -> None:
         """Nobody is left to run the type, or the worker takes nothing more: what grabs bring,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Self
 
 import grpc
@@ -52,7 +53,7 @@ class LeaseSession(Lease):
         self._lost = asyncio.Event()
         self._callbacks: list[Callable[[LeaseState], None]] = []
         self._doubt_timer: asyncio.TimerHandle | None = None
-        self._trusted_until = 0.0
+        self._trusted_until = inf  # until the next line: nobody was in doubt yet
         self._renewed(sent, ttl_seconds)
         self._task = asyncio.create_task(self._keep_alive(), name=f"lease-{lease_id:x}")
 
@@ -163,11 +164,14 @@ class LeaseSession(Lease):
             )
 
     def _renewed(self, sent: float, ttl_seconds: int) -> None:
+        # By the clock, too: who looked while the loop was stuck saw doubt before it was announced,
+        # and waits to be told of its end.
+        was_doubtful = self.state is LeaseState.DOUBTFUL
         self._trusted_until = sent + ttl_seconds - self._margin
         self._cancel_timer()
         left = self._trusted_until - self._clock.monotonic()
         self._doubt_timer = asyncio.get_running_loop().call_later(max(0.0, left), self._doubt)
-        if self._state is LeaseState.DOUBTFUL and left > 0:
+        if was_doubtful and left > 0:
             log.info("lease is back", extra={"action": "lease_back", "lease_id": self._lease_id})
             self._enter(LeaseState.HELD)
 
