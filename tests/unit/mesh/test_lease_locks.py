@@ -64,6 +64,80 @@ async def test_a_late_unlock_does_not_reach_a_lock_that_was_taken_again():
     assert etcd.seen == ["put", "put"]
 
 
+class Etcd:
+    """Runs transactions on its keys, each when the test lets it."""
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, bytes] = {}
+        self.waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+        self.gated = False
+
+    async def txn(self, request, *, repeatable):
+        if self.gated:
+            turn = asyncio.Event()
+            self.waiting.put_nowait(turn)
+            await turn.wait()
+        return self._run(request)
+
+    def _run(self, request: pb.TxnRequest) -> pb.TxnResponse:
+        answer = pb.TxnResponse(succeeded=all(map(self._holds, request.compare)))
+        for op in request.success if answer.succeeded else request.failure:
+            part = answer.responses.add()
+            if op.HasField("request_put"):
+                self.keys[op.request_put.key] = op.request_put.value
+            elif op.HasField("request_delete_range"):
+                self.keys.pop(op.request_delete_range.key, None)
+            elif op.HasField("request_txn"):
+                part.response_txn.CopyFrom(self._run(op.request_txn))
+        return answer
+
+    def _holds(self, compare: pb.Compare) -> bool:
+        if compare.target == pb.Compare.CREATE:
+            return compare.key not in self.keys
+        if compare.target == pb.Compare.VALUE:
+            return self.keys.get(compare.key) == compare.value
+        return compare.key in self.keys  # all have the one lease
+
+
+async def test_an_unlock_that_begins_while_a_newer_fence_is_locked_leaves_that_alone():
+    etcd, job = Etcd(), uuid4().bytes
+    locks = locks_of(etcd)
+    await locks.lock({job: 5})
+    etcd.gated = True
+    locking = asyncio.create_task(locks.lock({job: 6}))
+    first_of_lock = await etcd.waiting.get()
+    unlocking = asyncio.create_task(locks.unlock({job: 5}))  # it had waited behind others
+    of_unlock = await etcd.waiting.get()
+    first_of_lock.set()  # is refused: the key is there, with our lease
+    (await etcd.waiting.get()).set()
+    assert (await locking).acquired == [job]
+    of_unlock.set()
+    await unlocking
+    assert list(etcd.keys.values()) == [b"w1/6"]
+    etcd.gated = False
+    await locks.unlock({job: 6})
+    assert etcd.keys == {}
+
+
+async def test_who_waits_for_a_giving_back_waits_for_one_that_began_meanwhile_too():
+    etcd, (one, other) = SlowEtcd(), (uuid4().bytes for _ in range(2))
+    locks = locks_of(etcd)
+    await locks.lock({one: 5, other: 1})
+    unlocking = [asyncio.create_task(locks.unlock({other: 1}))]
+    await settle()
+    again = asyncio.create_task(locks.lock({one: 6, other: 2}))
+    await settle()
+    first, etcd.gate = etcd.gate, asyncio.Event()
+    unlocking.append(asyncio.create_task(locks.unlock({one: 5})))
+    await settle()
+    first.set()
+    await settle()
+    assert etcd.seen == ["put", "delete_range", "delete_range"]
+    etcd.gate.set()
+    await asyncio.gather(*unlocking)
+    assert (await again).acquired == [one, other]
+
+
 def test_a_request_for_many_locks_says_the_same_of_each():
     job, other = uuid4(), uuid4()
     requests = LockRequests("/mesh/locks/", "w1", 300)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, compress, islice
 from typing import Any, TypeVar
@@ -109,9 +109,11 @@ class JobLocks(Locks):
     # --- lock ---
 
     async def lock(self, fences: Mapping[bytes, int]) -> LockResult:
-        under_way = [over for over, jobs in self._dropping.items() if not jobs.isdisjoint(fences)]
-        for over in under_way:
-            await over.wait()
+        await self._dropped(fences)
+        # From now on we do not know which fence these locks have: an unlock of an older one that
+        # begins before we are done must look.
+        for job in self._mine.keys() & fences.keys():
+            del self._mine[job]
         self._require_lease()
         name = self._requests.name
         wanted = {job: (name(job), fence) for job, fence in fences.items()}
@@ -127,6 +129,12 @@ class JobLocks(Locks):
         # The lease may have ended while the answer travelled: then these locks are worth nothing.
         self._require_lease()
         return LockResult(list(wanted), held)
+
+    async def _dropped(self, jobs: Collection[bytes]) -> None:
+        """Return when none of these locks is being given back without a look at its fence."""
+        while under_way := [o for o, some in self._dropping.items() if not some.isdisjoint(jobs)]:
+            for over in under_way:
+                await over.wait()
 
     def _require_lease(self) -> None:
         if not self._lease.alive:
