@@ -86,13 +86,15 @@ class Node:
         self._draining = True
         self._around.dependencies.intake(False, "draining")
         self._on_drain()
-        tenure = self._tenure
-        if tenure is not None:
-            tenure.stop_taking()
-            # For people and the scaler; nothing depends on it.
-            with suppress(MeshError, TimeoutError):
-                async with asyncio.timeout(ANNOUNCE_SECONDS):
-                    await tenure.standing.announce(draining=True)
+        if self._tenure is not None:
+            await self._stop_taking(self._tenure)
+
+    async def _stop_taking(self, tenure: Tenure) -> None:
+        tenure.stop_taking()
+        # For people and the scaler; nothing depends on it.
+        with suppress(MeshError, TimeoutError):
+            async with asyncio.timeout(ANNOUNCE_SECONDS):
+                await tenure.standing.announce(draining=True)
 
     async def finish(self, timeout: float) -> None:
         """Let attempts end; hand back the rest; see that all of it is committed."""
@@ -128,14 +130,21 @@ class Node:
         await self._served()
         while not self._draining:
             tenure = self._tenure = await self._enter()
-            if self._around.book.lends:
-                # Executors may have come or gone while it began.
-                self._offer_changed.set()
-            extra = {"action": "identity_taken", "worker_id": tenure.worker_id}
-            log.info("taking work", extra=extra)
-            self._around.dependencies.intake(True)
+            if self._draining:
+                # The drain began meanwhile, and found no tenure to tell.
+                await self._stop_taking(tenure)
+            else:
+                self._take_work(tenure)
             await tenure.standing.lease.lost.wait()
             await self._retire(tenure)
+
+    def _take_work(self, tenure: Tenure) -> None:
+        if self._around.book.lends:
+            # Executors may have come or gone while it began.
+            self._offer_changed.set()
+        extra = {"action": "identity_taken", "worker_id": tenure.worker_id}
+        log.info("taking work", extra=extra)
+        self._around.dependencies.intake(True)
 
     async def _enter(self) -> Tenure:
         failures = 0
