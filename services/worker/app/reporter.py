@@ -249,6 +249,15 @@ class Reporter:
             self._listener.judged(report, verdict)
         elif verdict is Verdict.STALE:
             self._listener.stale(report.attempt)
+        elif self._again and verdict is Verdict.COMMITTED and report.is_checkpoint:
+            self._outdo(report.attempt)
+
+    def _outdo(self, attempt: Attempt) -> None:
+        """A checkpoint is stored: those before it, which were to be told again, are of no use."""
+        older = [r for r in self._again if r.is_checkpoint and r.attempt is attempt]
+        self._again = [report for report in self._again if report not in older]
+        for report in older:
+            self._final(report, Verdict.COMMITTED)
 
     def _close(self, report: Report) -> None:
         del self._open[report]
@@ -262,10 +271,25 @@ class Reporter:
 
     def _tell_again(self) -> None:
         self._again_timer = None
-        again, self._again = self._again, []
         self._drop_overtaken()
-        self._outbox.extend(report for report in again if report in self._open)
+        again = [report for report in self._again if report in self._open]
+        outdone = self._outdone(again)
+        self._again = [report for report in again if report in outdone]
+        # In front: what was to be told of an attempt first should stay so.
+        self._outbox.extendleft(report for report in reversed(again) if report not in outdone)
         self._wake.set()
+        if self._again:
+            self._arm_again()
+
+    def _outdone(self, again: Sequence[Report]) -> set[Report]:
+        """Checkpoints while a newer one of their attempt has no verdict: told now, they could take
+        its place.
+        """
+        older = [report for report in again if report.is_checkpoint]
+        if not older:
+            return set()
+        newest = {report.attempt: report for report in self._open if report.is_checkpoint}
+        return {report for report in older if newest[report.attempt] is not report}
 
     def _cancel_again(self) -> None:
         self._again = []

@@ -104,6 +104,10 @@ class Report:
         return isinstance(self.what, _ENDINGS)
 
     @property
+    def is_checkpoint(self) -> bool:
+        return isinstance(self.what, Checkpointed)
+
+    @property
     def is_news(self) -> bool:
         """Whether the attempt's ending makes it superfluous."""
         return isinstance(self.what, Started | Progressed)

@@ -10,12 +10,15 @@ from uuid import UUID
 import pytest
 
 from services.mesh.errors import DependencyUnavailable
+from services.mesh.jobs.model import Payload
+from services.mesh.runtime import Backoff
 from services.mesh.testing.waiting import eventually
 from services.worker.app import reporter as reporter_module
 from services.worker.app.reporter import MAX_REPORTS, Listener, Reporter
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import (
     Answer,
+    Checkpointed,
     Failed,
     HandedBack,
     Progressed,
@@ -239,3 +242,87 @@ async def test_an_ending_the_row_cannot_take_is_told_as_a_plain_failure_once(wor
     world.stream.answer(report, verdict=Verdict.INVALID)
     await eventually(lambda: bool(world.heard.verdicts))
     assert world.heard.verdicts == [(report, Verdict.INVALID)]
+
+
+# --- checkpoints of one attempt that are under way at once
+
+
+class Checkpoints:
+    """The verdicts of some checkpoints of one attempt, and the order they were told in."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.attempt = world, attempt(1)
+        self.verdicts: dict[str, Verdict] = {}
+
+    def add(self, state: str) -> None:
+        what = Checkpointed(Payload.inline(state.encode(), "text/plain"))
+
+        def judged(verdict: Verdict) -> None:
+            self.verdicts[state] = verdict
+
+        self.world.reporter.add(Report(self.attempt, what, on_verdict=judged))
+
+    @property
+    def told(self) -> str:
+        whats = (report.what for report in self.world.stream.told)
+        return "".join(_state(what) if isinstance(what, Checkpointed) else "!" for what in whats)
+
+    async def answer(self, told: str, *verdicts: Verdict) -> None:
+        """Wait until so much was told; then answer what has no answer yet, in order."""
+        await eventually(lambda: self.world.replicas.streams != [] and self.told == told)
+        for verdict in verdicts:
+            self.world.stream.answer(Report(self.attempt, Started()), verdict=verdict)
+
+
+def _state(what: Checkpointed) -> str:
+    return (what.state.data or b"").decode()
+
+
+@pytest.fixture
+def checkpoints(world: World, monkeypatch: pytest.MonkeyPatch) -> Checkpoints:
+    monkeypatch.setattr(reporter_module, "RETRY", Backoff(first=0.01, ceiling=0.02))
+    made = Checkpoints(world)
+    for state in "ab":
+        made.add(state)
+    return made
+
+
+async def test_a_checkpoint_is_not_told_again_once_a_newer_one_is_stored(
+    world: World, checkpoints: Checkpoints
+) -> None:
+    await checkpoints.answer("ab", Verdict.RETRY, Verdict.COMMITTED)
+    await world.reporter.idle()
+    assert checkpoints.verdicts == dict.fromkeys("ab", Verdict.COMMITTED)
+    assert checkpoints.told == "ab"
+
+
+async def test_a_checkpoint_is_not_told_again_while_a_newer_one_has_no_verdict(
+    world: World, checkpoints: Checkpoints
+) -> None:
+    await checkpoints.answer("ab", Verdict.RETRY)
+    other = world.report(2)
+    await eventually(lambda: other in world.stream.told)
+    world.stream.answer(other, verdict=Verdict.RETRY)
+    await eventually(lambda: world.stream.told.count(other) == 2)  # its time has come
+    assert checkpoints.told == "ab!!"
+    await checkpoints.answer("ab!!", Verdict.COMMITTED)
+    await eventually(lambda: checkpoints.verdicts == dict.fromkeys("ab", Verdict.COMMITTED))
+    assert checkpoints.told == "ab!!"
+
+
+async def test_of_checkpoints_to_be_told_again_the_newest_is(
+    world: World, checkpoints: Checkpoints
+) -> None:
+    await checkpoints.answer("ab", Verdict.RETRY, Verdict.RETRY)
+    await checkpoints.answer("abb", Verdict.COMMITTED)
+    await world.reporter.idle()
+    assert checkpoints.verdicts == dict.fromkeys("ab", Verdict.COMMITTED)
+
+
+async def test_a_checkpoint_is_told_again_if_the_newer_one_cannot_be_stored(
+    world: World, checkpoints: Checkpoints
+) -> None:
+    await checkpoints.answer("ab", Verdict.RETRY, Verdict.INVALID)
+    await checkpoints.answer("aba", Verdict.COMMITTED)
+    await world.reporter.idle()
+    assert checkpoints.verdicts == {"a": Verdict.COMMITTED, "b": Verdict.INVALID}
