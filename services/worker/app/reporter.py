@@ -164,6 +164,7 @@ class Reporter:
         ended = {report.attempt for report in self._open if report.is_ending}
         for report in [r for r in self._open if r.is_news and r.attempt in ended]:
             self._close(report)
+            self._progress.pop(report.attempt, None)
 
     async def _send(self, stream: ReportStream) -> None:
         while True:

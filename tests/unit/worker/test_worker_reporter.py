@@ -230,6 +230,20 @@ async def test_only_the_newest_progress_is_told() -> None:
     assert world.stream.told[0].what == Progressed(3.0, 4.0, "", 0)
 
 
+async def test_progress_that_was_overtaken_before_it_was_told_is_forgotten() -> None:
+    world = World()  # no stream yet
+    one = attempt(1)
+    world.reporter.add_progress(one, Progressed(1.0, 4.0, "", 0))
+    world.reporter.add(Report(one, Succeeded()))
+    task = asyncio.create_task(world.reporter.run())
+    await world.told(1)
+    assert world.reporter.unanswered == 1
+    world.reporter.add_progress(one, Progressed(2.0, 4.0, "", 0))
+    assert world.reporter.unanswered == 2, "it waits with none that was told before"
+    task.cancel()
+    await asyncio.wait({task})
+
+
 async def test_an_ending_the_row_cannot_take_is_told_as_a_plain_failure_once(world: World) -> None:
     report = Report(attempt(1), Succeeded())
     world.reporter.add(report)
