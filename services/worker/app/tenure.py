@@ -338,7 +338,8 @@ class Tenure(Owner, Inbox, Listener):
                 # It runs nowhere now, and the next worker should not find it locked.
                 self._unlock(attempt)
             self._reporter.add(Report(attempt, ending, traceparent))
-        self._around.board.wake(attempt.type)
+        for type_ in self._book.sharing(attempt.type):
+            self._around.board.wake(type_)
 
     # --- what the reporter says
 

@@ -9,7 +9,7 @@ ceases to take work when too much is unsettled. What is in hand at that moment c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from services.worker.domain.attempt import Attempt
@@ -167,6 +167,13 @@ class AttemptBook:
     def is_lent(self, type_: str) -> bool:
         """Whether attached executors run the type."""
         return type_ in self._lent
+
+    def sharing(self, type_: str) -> Collection[str]:
+        """The types that there may be room for when an attempt of this one has ended."""
+        if type_ in self.capacity and type_ not in self._lent:
+            return (type_,)
+        # An attached executor has one room for all its types; what waits for one that left, too.
+        return self._lent
 
     def room(self, type_: str) -> int:
         """How many more attempts of the type may be taken now."""
