@@ -153,10 +153,13 @@ class Tenure(Owner, Inbox, Listener):
 
     async def settled(self) -> None:
         """Return when all its attempts have their verdicts and their locks are given back."""
-        await self._settled.wait()
-        await self._reporter.idle()
-        await self._unlocker.idle()
-        await self._leaver.idle()
+        while True:
+            await self._settled.wait()
+            await self._reporter.idle()
+            await self._unlocker.idle()
+            await self._leaver.idle()
+            if not self._mine:  # else one was dispatched to it meanwhile
+                return
 
     async def close(self, listen: float = 0.0) -> None:
         """Give up the lease, then all connections. May be called twice.
@@ -174,6 +177,19 @@ class Tenure(Owner, Inbox, Listener):
         if self._source is not None:
             await self._source.close()
         await self._tasks.stop()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody is left to report what came too late. The sweep finds those jobs; here they must
+        not take up the room of the next identity.
+        """
+        for attempt in tuple(self._mine):
+            self._book.end(attempt)
+            self._book.settle(attempt)
+        if self._mine:
+            self._around.board.wake_all()
+        self._mine.clear()
+        self._settled.set()
 
     def regrab(self) -> None:
         """Outstanding grabs may be lost: ask again."""

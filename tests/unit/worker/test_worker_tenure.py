@@ -25,6 +25,51 @@ async def test_who_shares_room_with_what_ended_asks_for_it() -> None:
     await tenure.close()
 
 
+async def test_what_is_dispatched_while_it_settles_is_waited_for() -> None:
+    world = WorkerWorld({"t": 2})
+    standing = world.standing()
+    unlocking, may_unlock = asyncio.Event(), asyncio.Event()
+    unlock = standing.locks.unlock
+
+    async def slow_unlock(fences: dict[bytes, int]) -> None:
+        unlocking.set()
+        await may_unlock.wait()
+        await unlock(fences)
+
+    standing.locks.unlock = slow_unlock
+    tenure = await world.tenure(standing)
+    world.handlers.go.set()
+    world.broker.dispatch(attempt("t"), type_="t")
+    await unlocking.wait()
+    standing.lease.expire()
+    tenure.retire()
+    settled = asyncio.create_task(tenure.settled())
+    await turns()
+    world.orchestrator.answers_now.clear()
+    world.broker.dispatch(attempt("t"), type_="t")  # too late: it is handed back
+    may_unlock.set()
+    await eventually(lambda: len(world.orchestrator.endings()) == 2)
+    await turns()
+    assert not settled.done()
+    world.orchestrator.answers_now.set()
+    async with asyncio.timeout(5):
+        await settled
+    assert world.book.unsettled == 0
+    await tenure.close()
+
+
+async def test_what_comes_too_late_to_be_reported_takes_up_no_room() -> None:
+    world = WorkerWorld({"t": 1}, max_unsettled=1)
+    world.orchestrator.answers_now.clear()
+    standing = world.standing()
+    tenure = await world.tenure(standing)
+    late = [attempt("t"), attempt("t")]
+    standing.on_leave = lambda: world.broker.dispatch(*late, type_="t")
+    await tenure.close()
+    assert (world.book.in_hand(), world.book.unsettled) == (0, 0)
+    assert world.book.room("t") == 1
+
+
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
