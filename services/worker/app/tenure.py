@@ -197,7 +197,14 @@ class Tenure(Owner, Inbox, Listener):
             grabber.give_up()
 
     def _spare_of(self, type_: str) -> Callable[[], int | None]:
-        return lambda: self._book.spare(type_) if self._taking and self.may_start else None
+        book = self._book
+
+        def spare() -> int | None:
+            # None while too much is unsettled, too: what runs will have room, and not be taken.
+            may_take = self._taking and not book.is_full and self.may_start
+            return book.spare(type_) if may_take else None
+
+        return spare
 
     def _lease_changed(self, state: LeaseState) -> None:
         if self._is_current:

@@ -200,6 +200,11 @@ class AttemptBook:
     def unsettled(self) -> int:
         return len(self._unsettled)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is unsettled that nothing may be taken, wherever there is room."""
+        return len(self._unsettled) >= self._max_unsettled
+
     def find(self, key: bytes, fence: int = 0) -> Attempt | None:
         """The attempt of a job in hand; of that fence, if one is given."""
         attempt = self._in_hand.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from services.mesh.clock import ManualClock
 from services.mesh.testing.waiting import eventually
 from tests.unit.worker.worker_world import WorkerWorld, attempt
 
@@ -68,6 +69,25 @@ async def test_what_comes_too_late_to_be_reported_takes_up_no_room() -> None:
     await tenure.close()
     assert (world.book.in_hand(), world.book.unsettled) == (0, 0)
     assert world.book.room("t") == 1
+
+
+async def test_nothing_is_asked_ahead_for_while_too_much_is_unsettled() -> None:
+    clock = ManualClock()
+    world = WorkerWorld({"t": 5}, max_unsettled=5, ahead=10.0, clock=clock)
+    world.orchestrator.answers_now.clear()
+    tenure = await world.tenure()
+    await eventually(lambda: world.source.grabs == [("t", 5)])
+    world.broker.dispatch(*(attempt("t") for _ in range(5)), type_="t")
+    await eventually(lambda: world.handlers.running == 5)
+    clock.advance(1.0)  # at five in a second, there will be room for many in ten
+    world.handlers.go.set()
+    await eventually(lambda: len(world.orchestrator.endings()) == 5)
+    await turns()
+    assert len(world.source.grabs) == 1
+    world.orchestrator.answers_now.set()
+    await eventually(lambda: len(world.source.grabs) == 2)
+    assert world.source.grabs[1][1] > 5
+    await tenure.close()
 
 
 async def turns(count: int = 5) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from services.mesh.clock import SystemClock
+from services.mesh.clock import Clock, SystemClock
 from services.mesh.lease import Keys
 from services.mesh.lease.memory import MemoryLease, MemoryLocks, MemoryPlaces, MemoryStore
 from services.worker.app.courier import Courier
@@ -182,8 +182,15 @@ class Ready(Dependencies):
 class WorkerWorld:
     """What all tenures of a worker share."""
 
-    def __init__(self, capacity: dict[str, int], *, max_unsettled: int = 100) -> None:
-        clock: Any = SystemClock()
+    def __init__(
+        self,
+        capacity: dict[str, int],
+        *,
+        max_unsettled: int = 100,
+        ahead: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
         instruments: Any = Nothing()
         self.store, self.broker = MemoryStore(), PlayedBroker()
         self.orchestrator, self.handlers, self.ready = PlayedOrchestrator(), Handlers(), Ready()
@@ -203,7 +210,7 @@ class WorkerWorld:
             instruments=instruments,
             dependencies=self.ready,
             clock=clock,
-            grabbing=GrabSettings(),
+            grabbing=GrabSettings(ahead=ahead),
         )
         self._identities = 0
 
