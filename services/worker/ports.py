@@ -41,6 +41,11 @@ RETURNED_NOTHING = Returned(b"", "")
 class Observer(Protocol):
     """Follows one attempt while it runs, and takes what its handler says. Of the worker's loop."""
 
+    @property
+    def may_start(self) -> bool:
+        """Whether the handler may begin now. It was so when the executor was asked to run it."""
+        ...
+
     def started(self, pid: int = 0) -> None:
         """The handler begins now; in this process, if it has one of its own."""
         ...

@@ -37,6 +37,8 @@ def attempt_of(type_: str, number: int = 1) -> Attempt:
 class Follower:
     """Remembers what an executor says about an attempt."""
 
+    may_start = True
+
     def __init__(self) -> None:
         self.pid = 0
         self.said: list[tuple[float, float, str]] = []
@@ -99,6 +101,18 @@ async def test_a_warm_process_is_used_again(pool: ProcessExecutor) -> None:
     await pool.warm()
     first = value_of(await run(pool, "whoami"))
     assert value_of(await run(pool, "whoami")) == first
+
+
+async def test_nothing_begins_if_the_lease_went_while_a_process_was_started(
+    pool: ProcessExecutor,
+) -> None:
+    follower = Follower()
+    follower.may_start = False
+    result = await pool.run(attempt_of("whoami"), b"", follower)
+    assert result == HandedBack("lease lost")
+    assert follower.pid == 0
+    pid = value_of(await run(pool, "whoami"))
+    assert value_of(await run(pool, "whoami")) == pid  # it was kept for the next
 
 
 async def test_attempts_at_once_run_in_processes_of_their_own(pool: ProcessExecutor) -> None:
@@ -243,6 +257,7 @@ from services.worker.adapters.process_executor import ProcessExecutor
 from services.worker.domain.attempt import Attempt
 
 class Nobody:
+    may_start = True
     def started(self, pid=0): pass
 
 async def main(spool, started):

@@ -106,14 +106,16 @@ class ProcessExecutor(Executor):
             extra = {"action": "executor_failed", "job_id": str(attempt.job_id)}
             log.error("cannot start an executor: %s", error, extra=extra)
             return HandedBack("no executor", START_DELAY_SECONDS)
+        if not observer.may_start:  # a process may take longer to start than a lease is trusted
+            self._put_back(process)
+            return HandedBack("lease lost")
         observer.started(process.pid)
         try:
             result = await process.call(attempt, source, observer)
         except asyncio.CancelledError:
             await asyncio.shield(process.kill())
             raise
-        if process.alive and not self._closed:
-            self._idle.append(process)
+        self._put_back(process)
         return result
 
     async def warm(self, count: int = 1) -> None:
@@ -134,6 +136,10 @@ class ProcessExecutor(Executor):
             if process.alive:
                 return process
         return await self._start()
+
+    def _put_back(self, process: ExecutorProcess) -> None:
+        if process.alive and not self._closed:
+            self._idle.append(process)
 
     async def _start(self) -> ExecutorProcess:
         async with self._starts:

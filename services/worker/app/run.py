@@ -56,6 +56,10 @@ class Run(Observer):
     limits: Limits | None = None
     spoken: Voice | None = None
 
+    @property
+    def may_start(self) -> bool:
+        return self.keeper.may_start
+
     def started(self, pid: int = 0) -> None:
         self.runner.begin(self, pid)
 
