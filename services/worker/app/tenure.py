@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 LOCK_HELD = HandedBack("lock held", 1.0)
 LIMIT_REACHED = HandedBack("limit reached", 0.2)
 LEASE_LOST = HandedBack("lease lost")
+#: By etcd's word alone: until the next renewal says so we ask for work, and it would be these jobs.
+LEASE_UNKNOWN = HandedBack("lease lost", 1.0)
 ETCD_AWAY = HandedBack("etcd away", 1.0)
 DRAIN = HandedBack("drain")
 #: Endings after which the job may start anywhere, at once or soon.
@@ -282,7 +284,7 @@ class Tenure(Owner, Inbox, Listener):
             fences = {attempt.key: attempt.fence for attempt in attempts}
             result = await self.standing.locks.lock(fences)
         except LeaseLost:
-            self._hand_back_all(attempts, LEASE_LOST)
+            self._hand_back_all(attempts, self._without_lease)
             return ()
         except MeshError as error:
             log.warning("cannot lock: %s", error, extra={"action": "lock_failed"})
@@ -316,11 +318,15 @@ class Tenure(Owner, Inbox, Listener):
                 limited[owner].places = places
             refused, ending = [limited[owner] for owner in result.full], LIMIT_REACHED
         except LeaseLost:
-            ending = LEASE_LOST
+            ending = self._without_lease
         except MeshError as error:
             log.warning("cannot take places: %s", error, extra={"action": "places_failed"})
         self._hand_back_all(refused, ending)
         return [attempt for attempt in attempts if attempt not in refused]
+
+    @property
+    def _without_lease(self) -> HandedBack:
+        return LEASE_UNKNOWN if self.may_start else LEASE_LOST
 
     def _hand_back_all(self, attempts: Sequence[Attempt], ending: HandedBack) -> None:
         for attempt in attempts:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from services.mesh.clock import ManualClock
+from services.mesh.lease import LeaseLost, LockResult
 from services.mesh.testing.waiting import eventually
+from services.worker.domain.ending import HandedBack
 from tests.unit.worker.worker_world import WorkerWorld, attempt
 
 
@@ -87,6 +91,28 @@ async def test_nothing_is_asked_ahead_for_while_too_much_is_unsettled() -> None:
     world.orchestrator.answers_now.set()
     await eventually(lambda: len(world.source.grabs) == 2)
     assert world.source.grabs[1][1] > 5
+    await tenure.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_while_only_etcd_knows_of_a_lost_lease_jobs_are_handed_back_for_later(
+    known: bool,
+) -> None:
+    world = WorkerWorld({"t": 1})
+    standing = world.standing()
+
+    async def lock(fences: dict[bytes, int]) -> LockResult:
+        if known:
+            standing.lease.doubt()
+        raise LeaseLost(standing.lease.lease_id, "etcd does not know it")
+
+    standing.locks.lock = lock
+    tenure = await world.tenure(standing)
+    world.broker.dispatch(attempt("t"), type_="t")
+    await eventually(lambda: len(world.orchestrator.endings()) == 1)
+    (ending,) = world.orchestrator.endings()
+    # Due at once, they would be sent to the very worker that still asks for work.
+    assert ending == HandedBack("lease lost", 0.0 if known else 1.0)
     await tenure.close()
 
 
