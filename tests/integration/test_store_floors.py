@@ -196,6 +196,21 @@ async def test_what_an_older_version_puts_below_the_floor_is_found_by_a_look_at_
     assert await rig.store.inflight_workers() == ["w1", "w2"]
 
 
+async def test_what_is_in_flight_below_the_floor_is_found_beside_an_older_one_that_is_noted(rig):
+    await rig.put(type="long")
+    await rig.claim("w1", type="long")
+    await aged(rig, HOUR)
+    await rig.put()
+    await rig.claim("w2")
+    earlier = "UPDATE in_flight SET dispatch_time = dispatch_time - %s WHERE worker_id = 'w2'"
+    rig.sql(earlier, MINUTE)  # as after a clock was set back: no floor knows of it
+    assert await rig.store.inflight_workers() == ["w1"]
+    async with opened(rig.dsn) as fresh:
+        await fresh.pulse()
+    assert await rig.store.inflight_workers() == ["w1", "w2"]
+    assert len(await rig.store.rescue(["w2"])) == 1
+
+
 async def test_of_more_attempts_that_last_than_can_be_noted_none_is_lost(rig):
     many = MOST_LONG_AGO + 50
     await rig.put(many)

@@ -593,9 +593,13 @@ SELECT l.type, sum(l.due)::bigint,
 -- times, and the time of a dispatch), and how much may be dead. Last the time when all was found; the first is
 -- read before anything is looked for, hence everything in the list instead of joined.
 {lanes}, clock AS MATERIALIZED (SELECT clock_timestamp() AS now), flight AS MATERIALIZED (
-    SELECT (SELECT f.dispatch_time FROM in_flight f
-             WHERE %(everything)s AND f.dispatch_time > '-infinity'
-             ORDER BY f.dispatch_time LIMIT 1) AS first,
+    -- Below the floor, and not noted beside it, whatever is.
+    SELECT (SELECT i.dispatch_time
+              FROM floors d CROSS JOIN LATERAL (
+                  SELECT f.dispatch_time FROM in_flight f
+                   WHERE %(everything)s AND f.dispatch_time < d.dispatch_time
+                     AND f.dispatch_time <> ALL (d.long_ago)
+                   ORDER BY f.dispatch_time LIMIT 1) AS i) AS unexpected,
            (SELECT f.dispatch_time FROM ({flying}) AS f WHERE %(deep)s LIMIT 1) AS oldest
 ), unexpected AS MATERIALIZED (
     SELECT array_agg(l.type) AS types, array_agg(l.due_time) AS times
@@ -611,13 +615,13 @@ SELECT c.now, s.types, s.due_times, s.jobs,
              ORDER BY q.expire_time LIMIT 1),
            (SELECT b.expire_time FROM blocked b WHERE b.expire_time IS NOT NULL
              ORDER BY b.expire_time LIMIT 1)) END,
-       (SELECT coalesce(w.first, w.oldest) IS NOT NULL FROM flight w),
-       (SELECT coalesce(least(w.first, w.oldest) < c.now - %(dispatch)s::interval, false) FROM flight w),
+       (SELECT coalesce(w.unexpected, w.oldest) IS NOT NULL FROM flight w),
+       (SELECT coalesce(least(w.unexpected, w.oldest) < c.now - %(dispatch)s::interval, false) FROM flight w),
        CASE WHEN %(deep)s THEN (SELECT p.look_time FROM ended_parents p ORDER BY p.look_time LIMIT 1) END,
        CASE WHEN %(deep)s THEN (SELECT b.check_time FROM blocked b ORDER BY b.check_time LIMIT 1) END,
        array(SELECT min(l.due_time) FROM lanes l WHERE l.due_time <= c.now GROUP BY l.type ORDER BY l.type),
        (SELECT u.types FROM unexpected u), (SELECT u.times FROM unexpected u),
-       (SELECT w.first FROM flight w WHERE w.oldest IS NULL OR w.first < w.oldest),
+       (SELECT w.unexpected FROM flight w),
        pg_stat_get_dead_tuples('queue'::regclass) + pg_stat_get_dead_tuples('in_flight'::regclass),
        clock_timestamp()
   FROM clock c CROSS JOIN LATERAL (
