@@ -263,3 +263,42 @@ async def test_a_mark_of_another_server_is_set_anew(rig):
     await raised(rig)
     (found,) = rig.sql("SELECT mark_xid < '9000000000', due_time > '-infinity' FROM floors")
     assert found == (True, True)
+
+
+AHEAD = "now() + interval '1 hour'"
+
+
+def set_back(rig, floor: str) -> None:
+    """As if the shard's clock had been set back by an hour since the floors were looked at."""
+    rig.sql(
+        f"UPDATE floors SET due_time = {floor}, dispatch_time = {floor}, mark_time = {AHEAD},"
+        " mark_xid = '1'"
+    )
+
+
+async def test_floors_that_lie_in_the_future_come_down_when_they_are_raised(rig):
+    set_back(rig, AHEAD)
+    await raised(rig)
+    assert rig.sql("SELECT due_time < now(), dispatch_time < now() FROM floors") == [(True, True)]
+    await rig.put()
+    assert len(await rig.claim()) == 1
+    assert await rig.store.inflight_workers() == ["w1"]
+
+
+async def test_floors_that_lie_in_the_future_come_down_when_a_look_finds_something_below(rig):
+    set_back(rig, AHEAD)
+    await rig.put()
+    assert await rig.claim() == []
+    async with opened(rig.dsn) as fresh:
+        await fresh.pulse()
+    assert len(await rig.claim()) == 1
+    await rig.put(type="other")
+    assert len(await rig.claim("w2", type="other")) == 1, "of a type that the look did not find"
+    assert await rig.store.inflight_workers() == ["w1", "w2"]
+
+
+async def test_a_mark_in_the_future_raises_no_floor(rig):
+    set_back(rig, "'-infinity'")
+    await rig.store._fetch("raise_floors", RAISING)
+    lowest = "due_time = '-infinity' AND dispatch_time = '-infinity'"
+    assert rig.sql(f"SELECT {lowest}, mark_time <= now() FROM floors") == [(True, True)]

@@ -7,10 +7,15 @@
 -- and when the oldest in flight were dispatched; of these so many, and the floor stays below the others.
 -- The mark is this transaction: all that had a number when it began have a smaller one (the end of a snapshot
 -- would not do: it is the last that has ended, and one more). A mark that is ahead of all transactions comes with
--- a dump, from a server that had counted further.
+-- a dump, from a server that had counted further. Floors or a mark in the future come with a clock that was set
+-- back: all that is put or claimed from now on would be below them. So no floor stays beyond now, and none goes up to
+-- a mark that is, which says nothing of those who read the clock since.
 {lanes}, seen AS MATERIALIZED (
-    SELECT f.version, greatest(f.due_time, f.mark_time - interval '3 seconds') AS due_time,
-           greatest(f.dispatch_time, f.mark_time) AS dispatch_time,
+    SELECT f.version,
+           least(now() - interval '3 seconds', greatest(
+               f.due_time, CASE WHEN f.mark_time <= now() THEN f.mark_time - interval '3 seconds' END)) AS due_time,
+           least(now(), greatest(
+               f.dispatch_time, CASE WHEN f.mark_time <= now() THEN f.mark_time END)) AS dispatch_time,
            pg_snapshot_xmin(pg_current_snapshot()) >= f.mark_xid AS passed
       FROM floors f
      WHERE pg_snapshot_xmin(pg_current_snapshot()) >= f.mark_xid
@@ -37,7 +42,9 @@ UPDATE floors f
  WHERE f.version = s.version
 
 -- name: lower_floors, writes
--- There is work that has been due for long, or that was dispatched earlier than was thought.
+-- There is work that has been due for long, or that was dispatched earlier than was thought. It may be that the
+-- clock was set back: then the next to be put and claimed would be below the floors, too.
 UPDATE floors f
    SET types = with_older(f.types, %(types)b, %(times)b),
-       dispatch_time = least(f.dispatch_time, %(dispatch_time)s::timestamptz), version = f.version + 1
+       due_time = least(f.due_time, now() - interval '3 seconds'),
+       dispatch_time = least(f.dispatch_time, %(dispatch_time)s::timestamptz, now()), version = f.version + 1
