@@ -14,9 +14,9 @@ from services.mesh.jobs.reports import HandedBack
 from services.mesh.jobs.schedules import Definition, JobTemplate
 from services.mesh.jobs.states import IN_FLIGHT, LIVE, JobState
 from services.mesh.store.base import Int8
-from services.mesh.store.floors import MOST_LONG_AGO
+from services.mesh.store.floors import MOST_LONG_AGO, FloorPace, FloorRules
 from services.mesh.store.settling import settle_params, settle_swept
-from tests.integration.store_rig import opened, rig_of_test, until  # noqa: F401
+from tests.integration.store_rig import opened, rig_of_test, transaction, until  # noqa: F401
 from tests.integration.test_store_claim import _reads, long_gone
 from tests.integration.test_store_schedules import new_schedule
 
@@ -240,6 +240,44 @@ async def test_a_keeper_raises_the_floors_where_much_is_dead(rig):
             assert marks == [(True,)]
             await fresh.pulse()
             assert rig.sql("SELECT version FROM floors") == [(1,)], "not with every look"
+
+
+def warnings(caplog) -> list[str]:
+    return [record.action for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def test_a_look_holds_though_the_floors_cannot_be_lowered(rig, caplog):
+    await aged(rig)
+    await rig.put()
+    rig.pass_time(MINUTE)
+    async with opened(rig.dsn, lock_timeout=0.05) as fresh:
+        with transaction(rig.dsn) as other:
+            other.execute("SELECT FROM floors FOR UPDATE")
+            assert (await fresh.pulse()).due_types == ["t"]
+            assert warnings(caplog) == ["floors_not_lowered"]
+        assert await rig.claim() == []
+        await fresh.pulse()
+        assert len(await rig.claim()) == 1, "the next look said it"
+
+
+async def test_who_raises_the_floors_waits_for_nobody(rig):
+    with transaction(rig.dsn) as other:
+        other.execute("SELECT FROM floors FOR UPDATE")
+        async with opened(rig.dsn, lock_timeout=0.05) as fresh:
+            await fresh._fetch("raise_floors", RAISING)
+    assert rig.sql("SELECT version FROM floors") == [(0,)]
+
+
+async def test_a_look_holds_though_the_floors_cannot_be_raised(rig, caplog):
+    rig.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'held' USING ERRCODE = '55P03'; END $$"
+    )
+    rig.sql("CREATE TRIGGER held BEFORE UPDATE ON floors EXECUTE FUNCTION refuse()")
+    await rig.put()
+    rig.store._floors = FloorPace(FloorRules(dead=0))
+    assert (await rig.store.pulse()).due_types == ["t"]
+    assert warnings(caplog) == ["floors_not_raised"]
 
 
 async def test_a_look_says_how_long_it_walked(rig):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from services.mesh.errors import MeshError
 from services.mesh.jobs.model import BacklogStat, Claimed, Payload, Timeouts
 from services.mesh.store.answers import ClaimAnswer, DueTime, Pulse, Slot
 from services.mesh.store.base import Int8
@@ -16,6 +18,8 @@ from services.mesh.store.connection import Row
 from services.mesh.store.floors import MOST_LONG_AGO, FloorPace, lowering
 from services.mesh.store.rows import payload
 from services.mesh.store.sayings import Saying
+
+log = logging.getLogger(__name__)
 
 #: Jobs at the front of the line, or keys, that a claim by keys looks at.
 KEY_WINDOW = 500
@@ -169,10 +173,9 @@ class Claiming(Saying):
         if everything:
             self._floors.looked(began, took)
         if old_types or flying:
-            await self._fetch("lower_floors", lowering(old_types or (), old_times or (), flying))
+            await self._lower_floors(lowering(old_types or (), old_times or (), flying))
         elif deep and self._floors.raises(began, dead):
-            raising = {"deep": True, "everything": False, "most": Int8(MOST_LONG_AGO)}
-            await self._fetch("raise_floors", raising)
+            await self._raise_floors()
         due_times = list(map(DueTime, types or (), times or (), counts or ()))
         begin = now if start is None else start
         end = begin + width
@@ -181,6 +184,28 @@ class Claiming(Saying):
             end = max(due_times[-1].due_time, begin + timedelta(microseconds=1))
         seen = Pulse(Slot(now, begin, end, due_times), *rest)
         return replace(seen, deep=deep, took=took)
+
+    async def _lower_floors(self, params: dict[str, object]) -> None:
+        """Say what lies below them. What the look saw holds all the same if that fails."""
+        try:
+            await self._fetch("lower_floors", params)
+        except MeshError as error:
+            self._floors.again()
+            log.warning(
+                "cannot lower the floors: %s", error, extra=self._about("floors_not_lowered")
+            )
+
+    async def _raise_floors(self) -> None:
+        params = {"deep": True, "everything": False, "most": Int8(MOST_LONG_AGO)}
+        try:
+            await self._fetch("raise_floors", params)
+        except MeshError as error:
+            log.warning(
+                "cannot raise the floors: %s", error, extra=self._about("floors_not_raised")
+            )
+
+    def _about(self, action: str) -> dict[str, str]:
+        return {"action": action, "shard": self._connections.shard}
 
     async def backlog(self, cap: int = 10_000) -> list[BacklogStat]:
         """The load per type."""

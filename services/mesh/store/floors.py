@@ -59,6 +59,10 @@ class FloorPace:
         rest = self._rules.factor * took if took > self._rules.quick else 0.0
         self._everything_at = now + min(self._rules.most, rest)
 
+    def again(self) -> None:
+        """What the look found could not be said: the next one shall find it again."""
+        self._everything_at = float("-inf")
+
     def raises(self, now: float, dead: int) -> bool:
         """Whether to raise the floors now, where so many rows are dead."""
         if dead < self._rules.dead or now < self._raise_at:

@@ -20,6 +20,8 @@
       FROM floors f
      WHERE pg_snapshot_xmin(pg_current_snapshot()) >= f.mark_xid
         OR pg_snapshot_xmax(pg_current_snapshot()) < f.mark_xid
+       -- Whoever holds the row is lowering floors. It is not worth a wait: the next look raises them.
+       FOR UPDATE SKIP LOCKED
 ), older AS (
     SELECT l.type, min(l.due_time) AS since
       FROM seen s JOIN lanes l ON l.due_time < s.due_time GROUP BY l.type
