@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -13,14 +15,17 @@ from services.mesh.jobs.recurrence import CatchUp, CatchUpPolicy, Interval
 from services.mesh.jobs.reports import HandedBack
 from services.mesh.jobs.schedules import Definition, JobTemplate
 from services.mesh.jobs.states import IN_FLIGHT, LIVE, JobState
+from services.mesh.store.answers import JobChange
 from services.mesh.store.base import Int8
 from services.mesh.store.floors import MOST_LONG_AGO, FloorPace, FloorRules
 from services.mesh.store.settling import settle_params, settle_swept
 from tests.integration.store_rig import opened, rig_of_test, transaction, until  # noqa: F401
 from tests.integration.test_store_claim import _reads, long_gone
 from tests.integration.test_store_schedules import new_schedule
+from tests.integration.ties_rig import REPLACE, child_of, finish, keyed, store
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+Work = Callable[[], Awaitable[object]]
 RAISING = {"deep": True, "everything": False, "most": Int8(MOST_LONG_AGO)}
 
 
@@ -180,6 +185,54 @@ async def test_no_floor_passes_what_a_transaction_is_just_putting_there(rig):
         await raised(rig)
         other.commit()
     assert [found.id for found in await rig.claim()] == [job]
+
+
+async def changes(rig) -> tuple[UUID, Work, str]:
+    (job,) = await rig.put(delay=HOUR)
+    return job, lambda: rig.store.change(job, "n", JobChange(move=True)), "queue"
+
+
+async def replaces(rig) -> tuple[UUID, Work, str]:
+    job = keyed("k", delay=HOUR)
+    await store(rig, job)
+    return job.id, lambda: store(rig, keyed("k", REPLACE)), "queue"
+
+
+async def releases(rig) -> tuple[UUID, Work, str]:
+    (parent,) = await rig.put()
+    child = await child_of(rig, parent)
+    await finish(rig, parent)
+    (ended,) = await rig.store.take_ended_parents()
+    return child, lambda: rig.store.release([ended]), "waits"
+
+
+@pytest.mark.parametrize("prepared", [changes, replaces, releases])
+async def test_no_floor_passes_who_has_read_the_clock_and_waits_for_a_row(rig, prepared):
+    """It waits for two rows: the mark is made during the first wait, the raise in the second."""
+    job, work, table = await prepared(rig)
+    with psycopg.connect(rig.dsn) as first, psycopg.connect(rig.dsn) as second:
+        locked = lock(first, f"SELECT 1 FROM {table} FOR UPDATE")
+        working = asyncio.create_task(work(), name="work")
+        await until(lambda: rig.sql(WAITS, locked))
+        ((waited,),) = rig.sql("SELECT clock_timestamp()")
+        await rig.store._fetch("raise_floors", RAISING)
+        locked = lock(second, f"SELECT 1 FROM jobs WHERE id = '{job}' FOR UPDATE")
+        first.commit()
+        await until(lambda: rig.sql(WAITS, locked))
+        await rig.store._fetch("raise_floors", RAISING)
+        ((passed,),) = rig.sql("SELECT due_time > '-infinity' FROM floors")
+        second.commit()
+    await working
+    assert not passed or (await rig.get(job)).due_time > waited
+
+
+WAITS = "SELECT 1 FROM pg_locks WHERE NOT granted AND transactionid::text = %s"
+
+
+def lock(connection, statement: str) -> str:
+    """Take locks, and the number of the transaction that others wait for then."""
+    connection.execute(statement.encode())
+    return connection.execute("SELECT pg_current_xact_id()::text").fetchone()[0]
 
 
 async def test_what_an_older_version_puts_below_the_floor_is_found_by_a_look_at_everything(rig):

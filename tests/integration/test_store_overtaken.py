@@ -32,10 +32,10 @@ def gated(
     """From now on the statement waits at the gate, after it took its snapshot."""
     queries = rig.store._queries
     query = queries[name]
-    before, at, after = query.sql.partition(f"(SELECT {clock})")
+    before, at, after = query.sql.partition(f"(SELECT {clock}")
     assert at
-    gate = f"(SELECT {clock} FROM pg_advisory_xact_lock_shared({GATE}))"
-    by_name = {**queries.by_name, name: replace(query, sql=before + gate + after)}
+    gate = f" FROM pg_advisory_xact_lock_shared({GATE})"
+    by_name = {**queries.by_name, name: replace(query, sql=before + at + gate + after)}
     monkeypatch.setattr(rig.store, "_queries", Queries(by_name, queries.fragments))
 
 
@@ -83,7 +83,7 @@ async def test_two_changes_at_once_leave_row_and_queue_agreed(
 ) -> None:
     (job_id,) = await rig.put(delay=timedelta(hours=1))
     plain = rig.store._queries
-    gated(rig, monkeypatch, "update_job")
+    gated(rig, monkeypatch, "update_job", "pg_current_xact_id() AS xid")
     first = rig.store.change(job_id, "n", JobChange(priority=3))
     async with overtaken(rig, first) as change:
         monkeypatch.setattr(rig.store, "_queries", plain)

@@ -66,7 +66,7 @@ remembered AS (
 -- Change a job that waits. Its row in the queue is locked first, as a claim does: whoever comes second
 -- finds the job taken, or changed. A BLOCKED one has none. The start timeout counts from the new time.
 -- A row that was changed since the statement began is locked, but not seen: then nothing is done.
-WITH held AS MATERIALIZED (
+WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
     SELECT q.ctid AS place, q.job_id, t.now, d.due,
            CASE WHEN NOT %(set_time)s OR j.timeouts ->> 'start' IS NULL THEN j.expire_time
                 WHEN j.expire_time = j.first_due_time + s.start THEN d.due + s.start
@@ -74,7 +74,7 @@ WITH held AS MATERIALIZED (
       FROM jobs j
       JOIN queue q ON q.type = j.type AND q.priority = j.priority AND q.due_time = j.due_time
                   AND q.job_id = j.id
-     CROSS JOIN (SELECT clock_timestamp() AS now) AS t
+     CROSS JOIN clock t
      CROSS JOIN LATERAL (
                SELECT CASE WHEN %(set_time)s THEN greatest(t.now, %(due_time)s::timestamptz)
                            ELSE j.due_time END
@@ -93,7 +93,7 @@ WITH held AS MATERIALIZED (
     SELECT NULL::tid, j.id, t.now,
            CASE WHEN %(set_time)s THEN greatest(t.now, %(due_time)s::timestamptz) ELSE j.due_time END,
            j.expire_time
-      FROM jobs j CROSS JOIN (SELECT clock_timestamp() AS now) AS t
+      FROM jobs j CROSS JOIN clock t
      WHERE j.id = %(id)s AND j.namespace = %(namespace)s AND j.state = 8
 ), changed AS (
     UPDATE jobs j

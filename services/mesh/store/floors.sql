@@ -2,9 +2,10 @@
 
 -- name: raise_floors, writes
 -- Raise the floors to where nobody can be writing any more: all transactions that began before the last mark
--- have ended. Transactions that put or claim jobs have their number before they read the clock. Those that change
--- or release one may wait for a row in between, hence the three seconds, longer than they may wait. What is older and lives is noted: the types,
--- and when the oldest in flight were dispatched; of these so many, and the floor stays below the others.
+-- have ended. Transactions that put, claim, change or release jobs have their number before they read the clock, and
+-- may wait for a row after that. Those that end attempts read it for each row, a moment before they have one: hence the
+-- three seconds, longer than that moment. What is older and lives is noted: the types, and when the oldest in flight
+-- were dispatched; of these so many, and the floor stays below the others.
 -- The mark is this transaction: all that had a number when it began have a smaller one (the end of a snapshot
 -- would not do: it is the last that has ended, and one more). A mark that is ahead of all transactions comes with
 -- a dump, from a server that had counted further. Floors or a mark in the future come with a clock that was set

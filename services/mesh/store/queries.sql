@@ -62,6 +62,11 @@ CROSS JOIN LATERAL (
 SELECT n.epoch, CASE WHEN n.xid IS NOT NULL THEN clock_timestamp() END AS now
       FROM (SELECT epoch_in_force() AS epoch, pg_current_xact_id() AS xid OFFSET 0) AS n
 
+-- fragment: timed
+-- The clock alone, in the same way: for who changes jobs. It may wait for a row afterwards, as long as it has a number.
+SELECT CASE WHEN n.xid IS NOT NULL THEN clock_timestamp() END AS now
+      FROM (SELECT pg_current_xact_id() AS xid OFFSET 0) AS n
+
 -- fragment: put_head
 -- New jobs from their columns, unless the map is outdated.
 WITH meta AS MATERIALIZED ({numbered}), stored AS (

@@ -68,7 +68,7 @@ RETURNING job_id
 -- name: replace_job, writes
 -- Give a job that was never handed to a worker the content of a newer submission. Its row in the queue
 -- is locked first, as a claim does; if it was changed since the statement began, nothing is done.
-WITH held AS MATERIALIZED (
+WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
     SELECT q.ctid AS place
       FROM jobs j
       JOIN queue q ON q.type = j.type AND q.priority = j.priority AND q.due_time = j.due_time
@@ -91,7 +91,7 @@ WITH held AS MATERIALIZED (
            input_type = %(input_type)s::text, input_ref = %(input_ref)s::text::jsonb,
            concurrency_key = %(concurrency_key)s::text, unique_policy = %(unique_policy)s::smallint
       FROM target p
-     CROSS JOIN (SELECT clock_timestamp() AS now) AS t
+     CROSS JOIN clock t
      CROSS JOIN LATERAL (
                SELECT greatest(t.now, %(due_time)s::timestamptz,
                                t.now + %(delay_ms)s::bigint * interval '1 millisecond')
@@ -137,7 +137,7 @@ SELECT j.id, j.state, j.failure FROM unnest(%(ids)b) AS r (id) JOIN jobs j ON j.
 -- Parents have ended: take them off those who wait for them. A job that waits for nobody else becomes
 -- SCHEDULED; one that must not run without a parent's success ends. The count in the row lets parents
 -- that end at the same time add up, whoever tells of them. Events are dated row by row, as in `succeed`.
-WITH edges AS MATERIALIZED (
+WITH clock AS MATERIALIZED ({timed}), edges AS MATERIALIZED (
     SELECT w.ctid AS place, w.child_id,
            CASE WHEN p.succeeded OR w.policy = 2 THEN 0 ELSE w.policy END AS verdict, p.failure
       FROM unnest(%(parents)b, %(succeeded)b, %(failures)b) AS p (id, succeeded, failure)
@@ -168,7 +168,7 @@ WITH edges AS MATERIALIZED (
                ELSE j.expire_time END,
            end_time = CASE WHEN v.final IS NOT NULL THEN clock_timestamp() END,
            failure = CASE WHEN v.final IS NOT NULL THEN v.failure::jsonb END
-      FROM verdicts v CROSS JOIN (SELECT clock_timestamp() AS now) AS t
+      FROM verdicts v CROSS JOIN clock t
      WHERE j.id = v.child_id AND j.state = 8
     RETURNING j.id, j.namespace, j.type, j.state, j.version, j.priority, j.due_time,
               least(j.expire_time, total_end(j.first_due_time, j.timeouts)) AS expire_time,
