@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -103,9 +104,10 @@ async def test_cancelling_a_queue_while_it_is_claimed_does_not_deadlock(rig):
         )
 
 
-async def test_what_a_cancel_left_in_flight_is_removed_by_a_rescue(rig):
-    # The cancel took its snapshot before the claim committed, and waited for it: it ends the job,
-    # but cannot see the claim's row in `in_flight`.
+async def left_in_flight(rig) -> UUID:
+    """A job whose cancel took its snapshot before the claim committed, and waited for it: it ended
+    the job, but could not see the claim's row in `in_flight`.
+    """
     (job_id,) = await rig.put()
     claimer = await rig.store._connections.connect()
     async with claimer.transaction():
@@ -118,9 +120,26 @@ async def test_what_a_cancel_left_in_flight_is_removed_by_a_rescue(rig):
     await claimer.close()
     assert (await cancelling).results[0].outcome is CancelOutcome.CANCELLED
     assert rig.sql("SELECT count(*) FROM in_flight") == [(1,)]
+    return job_id
+
+
+async def test_what_a_cancel_left_in_flight_is_removed_by_a_rescue(rig):
+    job_id = await left_in_flight(rig)
     assert await rig.store.inflight_workers() == ["w1"]
     assert await rig.store.rescue(["w1"]) == []
     assert await rig.store.inflight_workers() == []
+    assert (await rig.get(job_id)).state is JobState.CANCELLED
+
+
+async def test_what_a_cancel_left_in_flight_is_removed_by_a_sweep(rig):
+    job_id = await left_in_flight(rig)
+    job = await rig.claimed()
+    await rig.say(Started(job.id, job.fence, "w1"))
+    assert await rig.store.overdue_dispatches(HOUR) == []
+    assert rig.sql("SELECT count(*) FROM in_flight") == [(2,)], "not before its time"
+    rig.pass_time(6 * SECOND)
+    assert await rig.store.overdue_dispatches(5 * SECOND) == []
+    assert rig.sql("SELECT job_id FROM in_flight") == [(job.id,)], "what runs stays"
     assert (await rig.get(job_id)).state is JobState.CANCELLED
 
 

@@ -40,9 +40,12 @@ class Ending(Reporting):
         return CancelAnswer(results, [cancelled_event(row, reason) for row in rows.values()])
 
     async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:
-        """Dispatches that nobody started for so long."""
+        """Dispatches that nobody started for so long. Rows that outlived theirs are removed: a
+        cancel that waits for a claim does not see the claim's.
+        """
         params = {"age": older_than, "limit": Int8(limit)}
-        return [InFlight(*row) for row in await self._fetch("overdue_dispatches", params)]
+        held = await self._still_held(await self._fetch("overdue_dispatches", params))
+        return [InFlight(row[0], row[3], row[1], row[4]) for row in held]
 
     async def sweep(self, dispatches: Sequence[tuple[UUID, int]]) -> list[JobEvent]:
         """Take lost dispatches back, unless they have moved on."""
@@ -57,18 +60,21 @@ class Ending(Reporting):
         if not worker_ids:
             return []
         params = {"workers": Texts(list(worker_ids)), "limit": Int8(limit)}
-        rows = await self._fetch("held_by", params)
-        left = [(row[0], row[1]) for row in rows if not row[2]]
-        if left:
-            ids, workers = zip(*left, strict=True)
-            await self._fetch("let_go", {"ids": Uuids(ids), "workers": Texts(workers)})
+        rows = await self._still_held(await self._fetch("held_by", params))
         return await self.settle(
             [
                 settle_rescued(row[0], row[3], Standing.from_row(row[4:]), self._random)
                 for row in rows
-                if row[2]
             ]
         )
+
+    async def _still_held(self, rows: list[Row]) -> list[Row]:
+        """Those of the rows `(job, worker, whether that holds it, …)`; the others are removed."""
+        left = [(row[0], row[1]) for row in rows if not row[2]]
+        if left:
+            ids, workers = zip(*left, strict=True)
+            await self._fetch("let_go", {"ids": Uuids(ids), "workers": Texts(workers)})
+        return [row for row in rows if row[2]]
 
     async def expire_overdue(self, limit: int = 1000) -> list[JobEvent]:
         """End the jobs that waited past their expire time or their total time."""

@@ -177,7 +177,9 @@ class ShardStore(Protocol):
         """
 
     async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:
-        """Dispatches that nobody started for so long; they may be lost."""
+        """Dispatches that nobody started for so long; they may be lost. Writes, too: rows that
+        outlived their dispatch go.
+        """
 
     async def sweep(self, dispatches: Sequence[tuple[UUID, int]]) -> list[JobEvent]:
         """Take lost dispatches `(job id, fence)` back, unless they have moved on."""

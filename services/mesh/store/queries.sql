@@ -644,10 +644,12 @@ SELECT c.now, s.types, s.due_times, s.jobs,
   ) AS s
 
 -- name: overdue_dispatches
--- Dispatches nobody started for too long.
-SELECT j.id, j.dispatch_no, j.worker_id, j.type
-  FROM ({flying}) AS f JOIN jobs j ON j.id = f.job_id AND j.worker_id = f.worker_id
- WHERE f.dispatch_time < (SELECT clock_timestamp() - %(age)s::interval) AND j.state = 2
+-- Dispatches nobody started for too long; and rows that outlived their dispatch.
+SELECT f.job_id, f.worker_id, h.held, j.dispatch_no, j.type
+  FROM ({flying}) AS f
+  LEFT JOIN jobs j ON j.id = f.job_id
+ CROSS JOIN LATERAL (SELECT coalesce(j.worker_id = f.worker_id AND j.state IN (2, 3), false)) AS h (held)
+ WHERE f.dispatch_time < (SELECT clock_timestamp() - %(age)s::interval) AND (j.state = 2 OR NOT h.held)
  LIMIT %(limit)s
 
 -- name: inflight_workers
