@@ -21,6 +21,7 @@ from services.mesh.store.answers import (
     Pulse,
     PurgeStep,
     Release,
+    Rescue,
 )
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.times import Shown
@@ -70,7 +71,7 @@ class Shard(Protocol):
 
     async def inflight_workers(self) -> list[str]: ...
 
-    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> list[JobEvent]: ...
+    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> Rescue: ...
 
     async def purge_order(self, older_than: timedelta, limit: int = 1000) -> int: ...
 

@@ -126,7 +126,7 @@ async def left_in_flight(rig) -> UUID:
 async def test_what_a_cancel_left_in_flight_is_removed_by_a_rescue(rig):
     job_id = await left_in_flight(rig)
     assert await rig.store.inflight_workers() == ["w1"]
-    assert await rig.store.rescue(["w1"]) == []
+    assert (await rig.store.rescue(["w1"])).events == []
     assert await rig.store.inflight_workers() == []
     assert (await rig.get(job_id)).state is JobState.CANCELLED
 
@@ -203,7 +203,7 @@ async def test_a_rescue_takes_back_what_a_lost_worker_held(rig):
     (kept,) = await rig.claim("w2", 1)
     await rig.say(Started(lost[0].id, 1, "w1"))
     assert await rig.store.inflight_workers() == ["w1", "w2"]
-    events = await rig.store.rescue(["w1", "nobody"])
+    events = (await rig.store.rescue(["w1", "nobody"])).events
     assert {event.job_id for event in events} == {job.id for job in lost}
     assert {(event.state, event.cause) for event in events} == {(JobState.SCHEDULED, Cause.RESCUED)}
     assert [e for e in events if e.job_id == lost[0].id] == (await rig.events(lost[0].id))[3:]
@@ -214,8 +214,23 @@ async def test_a_rescue_takes_back_what_a_lost_worker_held(rig):
 async def test_a_rescue_goes_on_where_its_limit_stopped_it(rig):
     await rig.put(5)
     await rig.claim("w1", 5)
-    counts = [len(await rig.store.rescue(["w1"], limit=2)) for _ in range(4)]
-    assert counts == [2, 2, 1, 0]
+    found = [await rig.store.rescue(["w1"], limit=2) for _ in range(4)]
+    assert [(len(each.events), each.more) for each in found] == [
+        (2, True),
+        (2, True),
+        (1, False),
+        (0, False),
+    ]
+
+
+async def test_a_rescue_goes_on_though_some_of_what_it_saw_has_moved_on(rig):
+    gone = await left_in_flight(rig)
+    await rig.put(3)
+    await rig.claim("w1", 3)
+    earlier = "UPDATE in_flight SET dispatch_time = dispatch_time - %s WHERE job_id = %s"
+    rig.sql(earlier, SECOND, gone)
+    found = [await rig.store.rescue(["w1"], limit=2) for _ in range(3)]
+    assert [(len(each.events), each.more) for each in found] == [(1, True), (2, True), (0, False)]
 
 
 async def test_a_job_that_keeps_killing_workers_runs_out_of_attempts(rig):

@@ -110,7 +110,7 @@ async def test_work_below_the_floor_is_found_by_every_look(rig):
     assert await rig.store.count_jobs(SCHEDULED) == {JobState.SCHEDULED: 3}
     assert [job.id for job in await rig.claim(limit=5, type="slow")] == [old, less_old]
     assert [job.id for job in await rig.claim(limit=5)] == [young]
-    assert len(await rig.store.rescue(["w2"])) == 1
+    assert len((await rig.store.rescue(["w2"])).events) == 1
 
 
 async def test_floors_that_were_raised_again_still_know_what_is_older(rig):
@@ -261,7 +261,7 @@ async def test_what_is_in_flight_below_the_floor_is_found_beside_an_older_one_th
     async with opened(rig.dsn) as fresh:
         await fresh.pulse()
     assert await rig.store.inflight_workers() == ["w1", "w2"]
-    assert len(await rig.store.rescue(["w2"])) == 1
+    assert len((await rig.store.rescue(["w2"])).events) == 1
 
 
 async def test_of_more_attempts_that_last_than_can_be_noted_none_is_lost(rig):

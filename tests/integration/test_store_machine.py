@@ -263,7 +263,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def rescue(self, worker: str) -> None:
-        events = self.run(self.rig.store.rescue([worker]))
+        events = self.run(self.rig.store.rescue([worker])).events
         held = [job for job in self.held() if job.worker == worker]
         assert {event.job_id for event in events} == {job.id for job in held}
         for job in held:

@@ -105,7 +105,7 @@ async def test_a_checkpoint_goes_with_the_next_attempt(rig):
     await rig.say(Failed(job.id, job.fence, "w1", BOOM))
     (retried,) = await rig.claim("w2")
     assert retried.checkpoint == PAGE
-    assert len(await rig.store.rescue(["w2"])) == 1
+    assert len((await rig.store.rescue(["w2"])).events) == 1
     (rescued,) = await rig.claim("w3")
     assert rescued.checkpoint == PAGE
     assert await rig.say(Checkpointed(job.id, rescued.fence, "w3", OTHER)) == [COMMITTED]

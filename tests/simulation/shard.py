@@ -43,6 +43,7 @@ from services.mesh.store.answers import (
     PutOutcome,
     PutResult,
     ReportAnswer,
+    Rescue,
     Slot,
 )
 from services.mesh.store.settling import (
@@ -363,11 +364,12 @@ class ModelShard:
     async def sweep(self, dispatches: Sequence[tuple[UUID, int]]) -> list[JobEvent]:
         return self._settle_all(settle_swept(job_id, fence) for job_id, fence in dispatches)
 
-    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> list[JobEvent]:
+    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> Rescue:
         held = [row for row in self._held() if row.worker_id in worker_ids][:limit]
-        return self._settle_all(
+        events = self._settle_all(
             settle_rescued(row.new.id, row.fence, self._standing(row), self._random) for row in held
         )
+        return Rescue(events, more=len(held) >= limit)
 
     def _settle_all(self, ends: Iterable[Settlement]) -> list[JobEvent]:
         return [event for end in list(ends) for event in self._settle(end)]

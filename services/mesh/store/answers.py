@@ -372,6 +372,15 @@ class BackfillAnswer:
 
 
 @record
+class Rescue:
+    """What was taken back from workers without a lease."""
+
+    events: list[JobEvent]
+    more: bool
+    """They may hold others, however few of those that were looked at came back: ask again."""
+
+
+@record
 class Release:
     """Who was released, or ended, since parents of theirs have ended."""
 

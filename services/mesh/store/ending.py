@@ -9,7 +9,7 @@ from uuid import UUID
 from services.mesh.jobs.model import JobEvent
 from services.mesh.jobs.retry import TOTAL_TIMEOUT, Failure, FailureKind
 from services.mesh.jobs.states import IN_FLIGHT, Cause, JobState
-from services.mesh.store.answers import CancelAnswer, CancelOutcome, CancelResult, InFlight
+from services.mesh.store.answers import CancelAnswer, CancelOutcome, CancelResult, InFlight, Rescue
 from services.mesh.store.arrays import Texts, Uuids
 from services.mesh.store.base import Int8
 from services.mesh.store.connection import Row
@@ -55,18 +55,20 @@ class Ending(Reporting):
         """The workers that hold jobs, by the rows."""
         return [row[0] for row in await self._fetch("inflight_workers")]
 
-    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> list[JobEvent]:
+    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> Rescue:
         """Take back the jobs of workers without a lease."""
         if not worker_ids:
-            return []
+            return Rescue([], more=False)
         params = {"workers": Texts(list(worker_ids)), "limit": Int8(limit)}
-        rows = await self._still_held(await self._fetch("held_by", params))
-        return await self.settle(
+        rows = await self._fetch("held_by", params)
+        events = await self.settle(
             [
                 settle_rescued(row[0], row[3], Standing.from_row(row[4:]), self._random)
-                for row in rows
+                for row in await self._still_held(rows)
             ]
         )
+        # By what was seen: some of it has moved on, or outlived its dispatch.
+        return Rescue(events, more=len(rows) >= limit)
 
     async def _still_held(self, rows: list[Row]) -> list[Row]:
         """Those of the rows `(job, worker, whether that holds it, …)`; the others are removed."""

@@ -40,6 +40,7 @@ from services.mesh.store.answers import (
     RedriveAnswer,
     Release,
     ReportAnswer,
+    Rescue,
     TriggerAnswer,
 )
 
@@ -187,8 +188,9 @@ class ShardStore(Protocol):
     async def inflight_workers(self) -> list[str]:
         """The workers that hold jobs, by the rows."""
 
-    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> list[JobEvent]:
-        """Take back the jobs of workers without a lease. Call again while it returns `limit`."""
+    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> Rescue:
+        """Take back the jobs of workers without a lease. Call again while there may be `more`."""
+        ...
 
     async def expire_overdue(self, limit: int = 1000) -> list[JobEvent]:
         """End the jobs whose expire time passed before they spent an attempt: EXPIRED; and those

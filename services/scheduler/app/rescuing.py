@@ -73,11 +73,11 @@ class Rescuer:
         """Take back all that these workers hold here; how many jobs."""
         names, rescued = sorted(workers), 0
         while True:
-            events = await self._shards.ask(self.shard, lambda store: store.rescue(names, BATCH))
-            if events:
-                await self._tell(events)
-            rescued += len(events)
-            if len(events) < BATCH:
+            found = await self._shards.ask(self.shard, lambda store: store.rescue(names, BATCH))
+            if found.events:
+                await self._tell(found.events)
+            rescued += len(found.events)
+            if not found.more:
                 return rescued
 
     async def _tell(self, events: list[JobEvent]) -> None:

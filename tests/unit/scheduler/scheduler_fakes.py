@@ -27,6 +27,7 @@ from services.mesh.store.answers import (
     Pulse,
     PurgeStep,
     Release,
+    Rescue,
     Slot,
 )
 from services.mesh.telemetry.metrics import Metrics
@@ -93,6 +94,8 @@ class FakeShard:
         self.deep_looks = 0
         self.in_flight = self.overdue = False
         self.look_takes = 0.0
+        self.rescues: deque[Rescue] = deque()
+        self.rescues_asked = 0
         self.purges: list[tuple[str, object]] = []
         # What others wait for, and what came of it.
         self.ended: list[Parent] = []
@@ -191,8 +194,9 @@ class FakeShard:
     async def inflight_workers(self) -> list[str]:
         return []
 
-    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> list[JobEvent]:
-        return []
+    async def rescue(self, worker_ids: Sequence[str], limit: int = 1000) -> Rescue:
+        self.rescues_asked += 1
+        return self.rescues.popleft() if self.rescues else Rescue([], more=False)
 
     async def purge_order(self, older_than: timedelta, limit: int = 1000) -> int:
         self.purges.append(("order", older_than))
