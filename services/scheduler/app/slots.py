@@ -107,11 +107,16 @@ class SlotGrabber:
 
     async def run_once(self) -> Counts:
         """Read the coming slot, and which types are due already."""
-        start, self._since = self._start(), None
+        since, self._since = self._since, None
         self._again.clear()
-        width = timedelta(seconds=self._rules.width)
         sent = self._clock.monotonic()
-        seen = self._noted(await self._ask(start, width, deep=self._looks.may(sent)))
+        start, width = self._span(since, sent)
+        try:
+            seen = self._noted(await self._ask(start, width, deep=self._looks.may(sent)))
+        except BaseException:
+            # What becomes due until the next reading would be in no slot.
+            self._look_back(sent if since is None else since)
+            raise
         self._times.read(micros(seen.slot.now), sent, self._clock.monotonic())
         self.seen, self.slot_end = seen, seen.slot.end
         self._measures.lag(self.shard, self.lag())
@@ -161,7 +166,7 @@ class SlotGrabber:
         """Read the slot again out of turn: something may have been stored that is due in it, and
         was not due yet at the local time `since`.
         """
-        self._since = since if self._since is None else min(self._since, since)
+        self._look_back(since)
         self._again.set(self._rereading.wait(self._clock.monotonic()))
 
     def covered(self, type_: str, until: datetime, began: float) -> None:
@@ -175,13 +180,19 @@ class SlotGrabber:
         self._timers.clear()
         self.slot_end = self.seen = None
 
-    def _start(self) -> datetime | None:
-        """Where the slot begins: at the shard's now, unless we were asked to look further back,
-        for what has become due since then would be in no slot.
+    def _look_back(self, since: float) -> None:
+        self._since = since if self._since is None else min(self._since, since)
+
+    def _span(self, since: float | None, sent: float) -> tuple[datetime | None, timedelta]:
+        """Where the slot begins, and its width: at the shard's now, unless we were asked to look
+        further back, for what has become due since then would be in no slot. What is older than the
+        last look at everything was found by that.
         """
-        if self._since is None or not self._times.known:
-            return None
-        return time_of(self._times.at(self._since))
+        if since is None or not self._times.known:
+            return None, timedelta(seconds=self._rules.width)
+        since = max(since, sent - self._rules.looks.most)
+        width = timedelta(seconds=self._rules.width + sent - since)
+        return time_of(self._times.at(since)), width
 
     def _read_in_background(self) -> None:
         self._rereading.began(self._clock.monotonic())

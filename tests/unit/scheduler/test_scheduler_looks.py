@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from services.mesh.clock import ManualClock
+from services.mesh.errors import ShardUnavailable
 from services.mesh.runtime import Tasks
 from services.mesh.store.answers import DueTime, Pulse
 from services.scheduler.app.slots import SlotGrabber, SlotRules
 from services.scheduler.domain.looks import LookRules, Looks
-from tests.unit.scheduler.scheduler_fakes import Bench, job
+from tests.unit.scheduler.scheduler_fakes import Bench, job, until
 
 
 def test_quick_looks_may_be_had_at_once() -> None:
@@ -55,6 +56,17 @@ class SlotBench(Bench):
         self.grabber.on_seen = self.seen.append
         self.board.on_long_due = lambda type_, _: self.long_due.append(type_)
 
+    async def lose(self) -> None:
+        """The shard goes away, and a reading notices."""
+        self.store.away = True
+        with pytest.raises(ShardUnavailable):
+            await self.grabber.run_once()
+
+    async def find(self) -> None:
+        """It is back, and may be asked again."""
+        self.store.away = False
+        await until(lambda: self.shards.gate("s0").open)
+
     def put(self, type_: str, seconds: float) -> None:
         """Store a job that has been due for so long."""
         made = job(type_)
@@ -76,6 +88,32 @@ async def test_the_slot_is_read_where_looks_are_slow() -> None:
         await bench.grabber.run_once()
         assert bench.store.deep_looks == 2
         assert set(bench.board.flags.types()) == {"t"}
+        bench.grabber.forget()
+
+
+async def test_what_becomes_due_while_a_reading_fails_is_read_by_the_next() -> None:
+    async with SlotBench() as bench:
+        bench.store.look_takes = 0.2
+        await bench.grabber.run_once()
+        await bench.lose()
+        bench.store.due_times = [DueTime("t", datetime.now(UTC), 1)]
+        await bench.find()
+        await bench.grabber.run_once()
+        assert bench.store.deep_looks == 1, "or it would be found without the slot"
+        assert bench.grabber.waiting == 1
+        bench.grabber.forget()
+
+
+async def test_after_a_long_absence_the_slot_does_not_begin_with_it() -> None:
+    async with SlotBench() as bench:
+        await bench.grabber.run_once()
+        await bench.lose()
+        bench.clock.advance(3600.0)
+        await bench.find()
+        await bench.grabber.run_once()
+        slot, rules = bench.seen[-1].slot, SlotRules()
+        assert bench.store.deep_looks == 2
+        assert slot.end - slot.start == timedelta(seconds=rules.width + rules.looks.most)
         bench.grabber.forget()
 
 
