@@ -57,7 +57,9 @@ class Shard(Protocol):
         dispatch: timedelta = timedelta(0),
         *,
         deep: bool = True,
-    ) -> Pulse: ...
+    ) -> Pulse:
+        """Raises DeadlineExceeded, too, if so deep a look takes too long."""
+        ...
 
     async def fire_due_schedules(
         self, limit: int = 100, ahead: timedelta = timedelta(0)

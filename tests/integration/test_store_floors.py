@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from services.mesh.errors import DeadlineExceeded, ShardUnavailable
 from services.mesh.jobs.model import JobFilter
 from services.mesh.jobs.recurrence import CatchUp, CatchUpPolicy, Interval
 from services.mesh.jobs.reports import HandedBack
@@ -18,6 +20,7 @@ from services.mesh.jobs.states import IN_FLIGHT, LIVE, JobState
 from services.mesh.store.answers import JobChange
 from services.mesh.store.base import Int8
 from services.mesh.store.floors import MOST_LONG_AGO, FloorPace, FloorRules
+from services.mesh.store.postgres import PostgresShard
 from services.mesh.store.settling import settle_params, settle_swept
 from tests.integration.store_rig import opened, rig_of_test, transaction, until  # noqa: F401
 from tests.integration.test_store_claim import _reads, long_gone
@@ -341,6 +344,52 @@ async def test_a_look_says_how_long_it_walked(rig):
             fresh._floors.looked(asyncio.get_running_loop().time(), 1.0)
             await raised(rig)
             assert (await fresh.pulse()).took < everything.took
+
+
+@contextmanager
+def endless_for(rig, type_: str) -> Iterator[None]:
+    """Looks that come by work of this type do not come to an end."""
+    ((before,),) = rig.sql("SELECT pg_get_functiondef('floor_of'::regproc)")
+    rig.sql(
+        "CREATE OR REPLACE FUNCTION floor_of(f floors, type text) RETURNS timestamptz"
+        f" LANGUAGE plpgsql STABLE AS $$ BEGIN PERFORM pg_sleep(60) WHERE type = '{type_}';"
+        " RETURN least(f.due_time, (f.types ->> type)::timestamptz); END $$"
+    )
+    yield
+    rig.sql(before)
+
+
+async def test_a_look_at_everything_that_takes_too_long_is_followed_by_one_from_the_floors(rig):
+    await aged(rig)
+    await rig.put(type="below")
+    rig.pass_time(MINUTE)
+    await rig.put()
+    with endless_for(rig, "below"):
+        async with opened(rig.dsn, statement_timeout=1.0, lock_timeout=1.0) as fresh:
+            with pytest.raises(DeadlineExceeded):
+                await fresh.pulse()
+            assert (await fresh.pulse()).due_types == ["t"]
+    async with opened(rig.dsn) as fresh:
+        assert (await fresh.pulse()).due_types == ["below", "t"]
+
+
+async def test_where_a_deep_look_takes_too_long_the_slot_can_be_read(rig):
+    await rig.put(type="endless")
+    await rig.put(delay=MINUTE)
+    with endless_for(rig, "endless"):
+        async with opened(rig.dsn, statement_timeout=1.0, lock_timeout=1.0) as fresh:
+            fresh._floors.looking(asyncio.get_running_loop().time())
+            with pytest.raises(DeadlineExceeded):
+                await fresh.pulse()
+            seen = await fresh.pulse(None, HOUR, deep=False)
+            assert [due.type for due in seen.slot.due_times] == ["t"]
+
+
+async def test_a_look_at_a_shard_that_is_away_is_at_everything_again_when_it_is_back(rig):
+    store = PostgresShard("s0", rig.dsn)
+    with pytest.raises(ShardUnavailable):
+        await store.pulse()
+    assert store._floors.everything(asyncio.get_running_loop().time())
 
 
 async def test_a_shard_at_rest_writes_nothing_for_its_floors(rig):

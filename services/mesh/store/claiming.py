@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from services.mesh.errors import MeshError
+from psycopg.errors import QueryCanceled
+
+from services.mesh.errors import DeadlineExceeded, MeshError, ShardUnavailable
 from services.mesh.jobs.model import BacklogStat, Claimed, Payload, Timeouts
 from services.mesh.store.answers import ClaimAnswer, DueTime, Pulse, Slot
 from services.mesh.store.base import Int8
@@ -163,11 +165,13 @@ class Claiming(Saying):
     ) -> Pulse:
         """What there is to do: in the slot that begins at `start`, or at the shard's now; and, if
         the look is a `deep` one, otherwise. Dispatches older than `dispatch` are overdue.
+
+        DeadlineExceeded: so deep a look takes longer than a statement may.
         """
         began = asyncio.get_running_loop().time()
         everything = deep and self._floors.everything(began)
         params = {"start": start, "width": width, "limit": Int8(limit), "dispatch": dispatch}
-        found = await self._fetch("pulse", params | {"deep": deep, "everything": everything})
+        found = await self._looked(began, params | {"deep": deep, "everything": everything})
         ((now, types, times, counts, *rest, old_types, old_times, flying, dead, ended),) = found
         took = (ended - now).total_seconds()
         if everything:
@@ -184,6 +188,20 @@ class Claiming(Saying):
             end = max(due_times[-1].due_time, begin + timedelta(microseconds=1))
         seen = Pulse(Slot(now, begin, end, due_times), *rest)
         return replace(seen, deep=deep, took=took)
+
+    async def _looked(self, began: float, params: dict[str, object]) -> list[Row]:
+        if params["everything"]:
+            self._floors.looking(began)
+        try:
+            return await self._fetch("pulse", params)
+        except ShardUnavailable as error:
+            if params["deep"] and isinstance(error.__cause__, QueryCanceled):
+                # The shard is not away: it has more to walk over than it had time for.
+                what = f"a look at shard {self._connections.shard} took too long"
+                raise DeadlineExceeded(what) from error
+            if params["everything"]:
+                self._floors.again()
+            raise
 
     async def _lower_floors(self, params: dict[str, object]) -> None:
         """Say what lies below them. What the look saw holds all the same if that fails."""

@@ -54,6 +54,12 @@ class FloorPace:
         """Whether the look that begins now shall be at everything."""
         return now >= self._everything_at
 
+    def looking(self, now: float) -> None:
+        """A look at everything begins. One that does not come to its end must not be repeated at
+        once: it would not the next time either.
+        """
+        self._everything_at = now + self._rules.most
+
     def looked(self, now: float, took: float) -> None:
         """Everything was looked at, for so long in the server."""
         rest = self._rules.factor * took if took > self._rules.quick else 0.0

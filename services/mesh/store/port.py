@@ -175,6 +175,8 @@ class ShardStore(Protocol):
         """What there is to do for the shard's keeper: the slot that begins at `start`, or at the
         shard's now, and schedules; if the look is a `deep` one, what else goes by time, too.
         Dispatches older than `dispatch` are overdue.
+
+        May raise DeadlineExceeded: the shard answers, and so deep a look takes too long.
         """
 
     async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:

@@ -13,14 +13,16 @@ other duties wait for, which is passed on. Where that has become slow it is left
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from services.mesh.clock import Clock
-from services.mesh.errors import Draining, MeshError
+from services.mesh.errors import DeadlineExceeded, Draining, MeshError
 from services.mesh.runtime import Counts, Tally, Tasks
 from services.mesh.store.answers import Pulse, Slot
 from services.scheduler.app.alarm import Alarm
@@ -31,6 +33,8 @@ from services.scheduler.domain.looks import LookRules, Looks
 from services.scheduler.domain.rereading import Rereading, RereadRules
 from services.scheduler.domain.timers import DueTimers
 from services.scheduler.domain.times import micros, time_of
+
+log = logging.getLogger(__name__)
 
 #: Claims may not go back so far (see `depth`); if they do, saying so costs a look.
 LONG_DUE = timedelta(seconds=3)
@@ -49,6 +53,14 @@ class SlotRules:
     """Due times read at once; more are read with the next slot."""
     rereading: RereadRules = field(default_factory=RereadRules)
     looks: LookRules = field(default_factory=LookRules)
+
+
+class _Reading(NamedTuple):
+    """When a slot was asked for, how wide, and what came of it."""
+
+    sent: float
+    width: timedelta
+    seen: Pulse
 
 
 class SlotGrabber:
@@ -109,15 +121,15 @@ class SlotGrabber:
         """Read the coming slot, and which types are due already."""
         since, self._since = self._since, None
         self._again.clear()
-        sent = self._clock.monotonic()
-        start, width = self._span(since, sent)
+        began = self._clock.monotonic()
         try:
-            seen = self._noted(await self._ask(start, width, deep=self._looks.may(sent)))
+            sent, width, seen = await self._look(since, began)
         except BaseException:
             # What becomes due until the next reading would be in no slot.
-            self._look_back(sent if since is None else since)
+            self._look_back(began if since is None else since)
             raise
         self._times.read(micros(seen.slot.now), sent, self._clock.monotonic())
+        seen = self._noted(seen)
         self.seen, self.slot_end = seen, seen.slot.end
         self._measures.lag(self.shard, self.lag())
         added = self._timers.add(_due_times(seen.slot), sent)
@@ -129,18 +141,36 @@ class SlotGrabber:
         self.on_seen(seen)
         return {"grabbed": added, "due": len(seen.due_types)}
 
-    async def _ask(self, start: datetime | None, width: timedelta, *, deep: bool) -> Pulse:
+    async def _look(self, since: float | None, began: float) -> _Reading:
+        """At everything, if that may be; where it takes too long, at the slot alone: jobs and
+        schedules go on by that.
+        """
+        if self._looks.may(began):
+            try:
+                return await self._ask(since, deep=True)
+            except DeadlineExceeded as error:
+                self._looks.gave_up(self._clock.monotonic())
+                log.warning("%s", error, extra={"action": "look_given_up", "shard": self.shard})
+                since = began if since is None else since
+        return await self._ask(since, deep=False)
+
+    async def _ask(self, since: float | None, *, deep: bool) -> _Reading:
+        sent = self._clock.monotonic()
+        start, width = self._span(since, sent)
         limit, dispatch = self._rules.limit, timedelta(seconds=self._rules.dispatch)
-        return await self._shards.ask(
+        seen = await self._shards.ask(
             self.shard, lambda store: store.pulse(start, width, limit, dispatch, deep=deep)
         )
+        return _Reading(sent, width, seen)
 
     def _noted(self, seen: Pulse) -> Pulse:
-        """What was not looked for: jobs are in flight as before; the rest waits to be seen."""
+        """What was not looked for: jobs are in flight as before, or if it is not known; the rest
+        waits to be seen.
+        """
         if seen.deep:
             self._looks.looked(self._clock.monotonic(), seen.took)
             return seen
-        return replace(seen, in_flight=self.seen is not None and self.seen.in_flight)
+        return replace(seen, in_flight=self.seen is None or self.seen.in_flight)
 
     def _tell_due(self, seen: Pulse) -> None:
         """Types that have been due for so long that claims may begin behind them are said to be."""

@@ -4,7 +4,7 @@ What is due, overdue or to expire is found at the front of small tables. Where s
 transaction open, all that has left them since stays there and is walked over with each look, which
 then takes longer and longer. So the next one comes after so many times what the last one took:
 while looks are quick, which is the rule, that is at once and nothing changes; when they are slow
-they take a small part of the server's time.
+they take a small part of the server's time. One that does not come to its end is as slow as can be.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ class Looks:
     def may(self, now: float) -> bool:
         """Whether everything may be looked at now."""
         return now >= self._again_at
+
+    def gave_up(self, ended: float) -> None:
+        """It took longer than a statement may: the next one likely does, too."""
+        self._again_at = ended + self._rules.most
 
     def looked(self, ended: float, took: float) -> None:
         """Everything was looked at, for so long in the server."""

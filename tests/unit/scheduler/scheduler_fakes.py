@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 from uuid import UUID, uuid4
 
 from services.mesh.clock import SystemClock
-from services.mesh.errors import DependencyUnavailable, ShardUnavailable
+from services.mesh.errors import DeadlineExceeded, DependencyUnavailable, ShardUnavailable
 from services.mesh.jobs.ids import new_job_id
 from services.mesh.jobs.model import Claimed, JobEvent, Payload, Timeouts
 from services.mesh.jobs.ties import Parent
@@ -94,6 +94,7 @@ class FakeShard:
         self.deep_looks = 0
         self.in_flight = self.overdue = False
         self.look_takes = 0.0
+        self.too_deep = False
         self.rescues: deque[Rescue] = deque()
         self.rescues_asked = 0
         self.purges: list[tuple[str, object]] = []
@@ -166,11 +167,13 @@ class FakeShard:
         deep: bool = True,
     ) -> Pulse:
         self._check()
+        self.deep_looks += deep
+        if deep and self.too_deep:
+            raise DeadlineExceeded
         self.slots_read += 1
         now = datetime.now(UTC)
         begin = start or now
         due = [d for d in self.due_times if begin <= d.due_time < begin + width]
-        self.deep_looks += deep
         types = [type_ for type_, rows in self.rows.items() if rows and deep]
         since = [min(row.due_time for row in self.rows[type_]) for type_ in types]
         slot = Slot(now, begin, begin + width, due)

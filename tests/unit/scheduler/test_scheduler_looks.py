@@ -117,6 +117,34 @@ async def test_after_a_long_absence_the_slot_does_not_begin_with_it() -> None:
         bench.grabber.forget()
 
 
+async def test_where_a_look_takes_too_long_the_slot_is_read_alone() -> None:
+    async with SlotBench() as bench:
+        await bench.grabber.run_once()
+        bench.store.too_deep = True
+        bench.store.due_times = [DueTime("t", datetime.now(UTC), 1)]
+        await bench.grabber.run_once()
+        assert (bench.store.slots_read, bench.store.deep_looks) == (2, 2)
+        assert bench.grabber.waiting == 1, "it became due while the look was under way"
+        assert bench.shards.gate("s0").open, "the shard is not away"
+        bench.clock.advance(9.9)
+        await bench.grabber.run_once()
+        assert (bench.store.slots_read, bench.store.deep_looks) == (3, 2), "not at once again"
+        bench.store.too_deep = False
+        bench.clock.advance(0.1)
+        await bench.grabber.run_once()
+        assert bench.store.deep_looks == 3
+        assert [seen.deep for seen in bench.seen] == [True, False, False, True]
+        bench.grabber.forget()
+
+
+async def test_what_nobody_could_look_for_may_be_in_flight() -> None:
+    async with SlotBench() as bench:
+        bench.store.too_deep = True
+        await bench.grabber.run_once()
+        assert bench.seen[-1].in_flight, "or no lost worker would be looked for"
+        bench.grabber.forget()
+
+
 async def test_what_was_not_looked_for_is_not_wanted_and_what_is_in_flight_stays() -> None:
     async with SlotBench() as bench:
         bench.store.look_takes = 0.2
