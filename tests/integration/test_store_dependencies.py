@@ -284,7 +284,7 @@ async def test_a_repeated_put_stores_a_child_once(rig: Rig) -> None:
     other = await store(rig, again)
     assert [r[0].outcome for r in (first, same, other)] == [
         PutOutcome.CREATED,
-        PutOutcome.EXISTING,
+        PutOutcome.CREATED,
         PutOutcome.EXISTING,
     ]
     assert {r[0].job_id for r in (first, same, other)} == {child.id}

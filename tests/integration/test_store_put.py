@@ -135,8 +135,24 @@ async def test_an_existing_job_is_answered_with_where_it_stands(rig):
 async def test_a_repeated_call_without_keys_stores_nothing_twice(rig):
     jobs = [new_job() for _ in range(3)]
     assert await outcomes(rig, *jobs[:2]) == [PutOutcome.CREATED] * 2
-    assert await outcomes(rig, *jobs) == [PutOutcome.EXISTING] * 2 + [PutOutcome.CREATED]
+    again = await rig.store.put_jobs(jobs, EPOCH)
+    # It is this call that made them, whenever: they are new to whoever hears the answer.
+    assert [r.outcome for r in again.results] == [PutOutcome.CREATED] * 3
+    assert [r.due_now for r in again.results] == [True] * 3
+    assert {event.job_id for event in again.events} == {job.id for job in jobs}
     assert len(await rig.store.list_jobs(JobFilter("n"), None, 10)) == 3
+
+
+async def test_a_repeated_call_says_where_its_jobs_stand_by_now(rig):
+    later, taken = new_job(delay=HOUR), new_job()
+    await outcomes(rig, later, taken)
+    await rig.claim()
+    answer = await rig.store.put_jobs([later, taken], EPOCH)
+    assert [(r.outcome, r.state, r.due_now) for r in answer.results] == [
+        (PutOutcome.CREATED, JobState.SCHEDULED, False),
+        (PutOutcome.CREATED, JobState.DISPATCHED, False),
+    ]
+    assert [event.job_id for event in answer.events] == [later.id]
 
 
 async def test_jobs_that_are_alike_are_stored_as_each_alone_would_be(rig):
@@ -163,11 +179,12 @@ async def test_jobs_that_are_alike_are_stored_as_each_alone_would_be(rig):
         assert stored == replace(expected, id=one.id, **times)
         assert stored.expire_time - stored.due_time == HOUR
     again = await rig.store.put_jobs(jobs, EPOCH)
-    assert [result.outcome for result in again.results] == [PutOutcome.EXISTING] * 3
+    assert [result.outcome for result in again.results] == [PutOutcome.CREATED] * 3
 
 
 async def test_racing_requests_with_the_same_keys_make_one_job_each(rig):
-    batches = [[keyed(f"k{n}") for n in order] for order in (range(20), reversed(range(20)))] * 3
+    orders = (range(20), range(19, -1, -1)) * 3
+    batches = [[keyed(f"k{n}") for n in order] for order in orders]
     answers = await asyncio.gather(*(rig.store.put_jobs(batch, EPOCH) for batch in batches))
     created = [r for a in answers for r in a.results if r.outcome is PutOutcome.CREATED]
     assert len(created) == 20

@@ -139,8 +139,9 @@ class ModelShard:
             taken = self._keys.get((job.namespace, job.idempotency_key))
             known = self.rows[taken] if taken is not None else None
         if known is not None:
-            same = known.new.id == job.id or known.new.request_hash == job.request_hash
+            same = known.new.request_hash == job.request_hash
             outcome = PutOutcome.EXISTING if same else PutOutcome.CONFLICT
+            outcome = PutOutcome.CREATED if known.new.id == job.id else outcome
             row = known
             what = (row.new.id, row.state, row.version, row.due_time, row.create_time, False)
             return PutResult(outcome, *what), None

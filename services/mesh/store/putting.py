@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -88,7 +88,9 @@ class Putting(ShardBase):
                     results[place] = _created(jobs[place], due_time, now)
                     events.append(created_event(jobs[place], due_time, now))
             if refused := [place for place in missing if place not in results]:
-                results |= await self._find_existing(jobs, refused)
+                found = await self._find_existing(jobs, refused)
+                events += first_events(jobs, found)
+                results |= found
         return PutAnswer([results[place] for place in range(len(jobs))], lambda: events)
 
     async def _find_existing(
@@ -103,7 +105,7 @@ class Putting(ShardBase):
         found: dict[int, PutResult] = {}
         for ordinal, *row in await self._fetch("find_existing", params):
             place = places[ordinal - 1]
-            # The row under the job's own id comes first, and wins: it is a repeated call.
+            # The row under the job's own id comes first, and wins: the same call stored it before.
             found.setdefault(place, existing_result(jobs[place], row))
         return found
 
@@ -212,8 +214,22 @@ def _created(job: NewJob, due_time: datetime, now: datetime) -> PutResult:
 
 
 def existing_result(job: NewJob, row: Sequence[Any]) -> PutResult:
-    """The answer for a job that met another one: the same request, or a conflict."""
-    job_id, request_hash, state, version, due_time, create_time = row
-    same = job_id == job.id or request_hash == job.request_hash
-    outcome = PutOutcome.EXISTING if same else PutOutcome.CONFLICT
-    return PutResult(outcome, job_id, STATES[state], version, due_time, create_time, False)
+    """The answer for a job that met itself, the same request, or another one under its key."""
+    job_id, request_hash, number, version, due_time, create_time = row
+    state = STATES[number]
+    what = (job_id, state, version, due_time, create_time)
+    if job_id == job.id:
+        # Ids are minted for one call: it was this one, whose first answer was lost.
+        due_now = state is JobState.SCHEDULED and due_time <= create_time
+        return PutResult(PutOutcome.CREATED, *what, due_now)
+    same = request_hash == job.request_hash
+    return PutResult(PutOutcome.EXISTING if same else PutOutcome.CONFLICT, *what, False)
+
+
+def first_events(jobs: Sequence[NewJob], found: Mapping[int, PutResult]) -> list[JobEvent]:
+    """The first events of jobs that were found under their own ids; nobody was told of them yet."""
+    return [
+        created_event(jobs[place], result.due_time, result.create_time, result.state)
+        for place, result in found.items()
+        if result.outcome is PutOutcome.CREATED and result.version == 1
+    ]

@@ -18,7 +18,7 @@ from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.store.arrays import Smallints, Texts, Uuids, milliseconds, milliseconds_of
 from services.mesh.store.connection import BUSY, Row
-from services.mesh.store.putting import Putting, admitted, created_event, put_params
+from services.mesh.store.putting import Putting, admitted, created_event, first_events, put_params
 from services.mesh.store.rows import STATES, dependencies_to_json, labels_to_json, to_json
 
 #: How often a submission goes round while the holders of its key come and go.
@@ -46,7 +46,9 @@ class Tying(Putting):
                     results[place], event = _created(jobs[place], row)
                     events.append(event)
             if refused := [place for place in missing if place not in results]:
-                results |= await self._find_existing(jobs, refused)
+                found = await self._find_existing(jobs, refused)
+                events += first_events(jobs, found)
+                results |= found
                 held = [place for place in refused if place not in results]
                 events += await self._answer_held(jobs, held, results)
         raise ShardUnavailable(self._connections.shard, why=BUSY)
