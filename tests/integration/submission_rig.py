@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -23,28 +23,31 @@ from services.orchestrator.domain.dueness import NOTHING_SOON
 
 
 class Faulty(PostgresShard):
-    """A shard whose statements fail by name, each as often as there are errors for it."""
+    """A shard whose statements fail by name: one error, or None for none, for each time."""
 
     def __init__(self, dsn: str, settings: StoreSettings | None = None) -> None:
         super().__init__("s0", dsn, settings, Random(5))
-        self.before: dict[str, list[Exception]] = {}
+        self.before: dict[str, list[Exception | None]] = {}
         """Instead of the statement."""
-        self.after: dict[str, list[Exception]] = {}
+        self.after: dict[str, list[Exception | None]] = {}
         """Instead of its answer."""
-        self.meanwhile: dict[str, Callable[[], None]] = {}
-        """What others do right after a statement."""
+        self.meanwhile: dict[str, Callable[[], Awaitable[object]]] = {}
+        """What others do right after a statement, once."""
+        self.blind: set[str] = set()
+        """Statements that see nothing."""
 
     async def _fetch(self, name: str, params: Any = None) -> list[Row]:
         _strike(self.before, name)
         rows = await super()._fetch(name, params)
         _strike(self.after, name)
-        self.meanwhile.pop(name, lambda: None)()
-        return rows
+        if name in self.meanwhile:
+            await self.meanwhile.pop(name)()
+        return [] if name in self.blind else rows
 
 
-def _strike(errors: Mapping[str, list[Exception]], name: str) -> None:
-    if errors.get(name):
-        raise errors[name].pop(0)
+def _strike(errors: Mapping[str, list[Exception | None]], name: str) -> None:
+    if errors.get(name) and (error := errors[name].pop(0)):
+        raise error
 
 
 class Heard:

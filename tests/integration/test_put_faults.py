@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from services.mesh.errors import OutcomeUnknown
-from services.mesh.jobs.ties import Ties
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from services.mesh.errors import OutcomeUnknown, ShardUnavailable, StaleEpoch
+from services.mesh.jobs.ties import Ties, UniquePolicy
 from services.mesh.store.answers import PutOutcome
+from services.mesh.store.queries import Query
 from services.orchestrator.app.parents import Wish
 from services.orchestrator.app.submission import Stored
-from tests.integration.store_rig import Rig, rig_of_test  # noqa: F401
+from tests.integration.store_rig import (  # noqa: F401
+    Rig,
+    kept,
+    purge,
+    rig_of_test,
+    transaction,
+    until,
+)
 from tests.integration.submission_rig import draft, submitting
+
+CREATED, EXISTING = PutOutcome.CREATED, PutOutcome.EXISTING
+AWAY, STALE, UNKNOWN = ShardUnavailable("s0"), StaleEpoch(9), OutcomeUnknown("s0")
 
 
 def told(outcomes) -> list[PutOutcome | type[Exception]]:
@@ -24,7 +40,7 @@ def jobs_of(rig: Rig) -> list[str]:
 async def test_jobs_whose_answer_was_lost_are_new_and_their_types_are_nudged(rig):
     async with submitting(rig.dsn) as stand:
         stand.store.after["put_new_jobs"] = [OutcomeUnknown("s0")]
-        assert told(await stand.put(draft(type_="a"), draft(type_="b"))) == [PutOutcome.CREATED] * 2
+        assert told(await stand.put(draft(type_="a"), draft(type_="b"))) == [CREATED] * 2
         assert stand.heard.nudged == [{"a", "b"}]
         assert stand.heard.bells == 1
     assert jobs_of(rig) == ["a", "b"]
@@ -35,6 +51,121 @@ async def test_of_tied_jobs_whose_answer_was_lost_the_watchers_are_told(rig):
     async with submitting(rig.dsn) as stand:
         stand.store.after["put_tied_jobs"] = [OutcomeUnknown("s0")]
         (outcome,) = await stand.put(draft(wish=wish))
-        assert told([outcome]) == [PutOutcome.CREATED]
+        assert told([outcome]) == [CREATED]
         assert stand.heard.events == [outcome.result.job_id]
         assert stand.heard.nudged == [{"echo"}]
+
+
+async def test_new_jobs_are_stored_whatever_becomes_of_the_look_at_those_beside_them(rig):
+    group = [draft("a", "a"), draft("known", "known"), draft("b", "b")]
+    async with submitting(rig.dsn) as stand:
+        (known,) = await stand.put(group[1])
+        for error in (AWAY, STALE):
+            stand.store.before["find_existing"] = [error]
+            new = [draft(f"{key}{error.reason}", f"{key}{error.reason}") for key in "ab"]
+            stand.heard.nudged.clear()
+            # Never as certainly not stored: that would be leave to store them under other keys.
+            assert told(await stand.put(new[0], group[1], new[1])) == [
+                CREATED,
+                OutcomeUnknown,
+                CREATED,
+            ]
+            assert stand.heard.nudged == [{job.type for job in new}]
+        again = await stand.put(*group)
+        assert told(again) == [CREATED, EXISTING, CREATED]
+        assert again[1].result.job_id == known.result.job_id
+    assert len(jobs_of(rig)) == 7
+
+
+async def test_a_known_job_that_could_not_be_looked_at_is_looked_for_once_more(rig):
+    async with submitting(rig.dsn) as stand:
+        await stand.put(draft("known"))
+        stand.store.before["find_existing"] = [AWAY]
+        assert told(await stand.put(draft("known"))) == [EXISTING]
+        stand.store.before["find_existing"] = [AWAY, AWAY]
+        assert told(await stand.put(draft("known"))) == [OutcomeUnknown]
+
+
+async def test_new_jobs_are_stored_though_no_connection_is_left_to_look_at_others(rig):
+    """Somebody else got the only connection between the two statements."""
+    one = {"max_connections": 1, "acquire_timeout": 0.5, "lock_timeout": 5.0}
+    async with submitting(rig.dsn, **one) as stand:
+        await stand.put(draft("known", "known"))
+        with transaction(rig.dsn) as held:
+            held.execute("SELECT pg_advisory_xact_lock(7)")
+            with transaction(rig.dsn) as blocking:
+                blocking.execute("LOCK TABLE jobs IN SHARE MODE")
+                putting = asyncio.create_task(stand.put(draft("new", "new"), draft("known")))
+                waits = "SELECT 1 FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted"
+                await until(lambda: rig.sql(waits))
+                wait = Query("wait", "SELECT pg_advisory_xact_lock_shared(7)", writes=False)
+                other = asyncio.create_task(stand.store._connections.fetch(wait))
+                await asyncio.sleep(0)  # it waits for the connection
+            assert told(await putting) == [CREATED, OutcomeUnknown]
+        await other
+    assert jobs_of(rig) == ["known", "new"]
+
+
+@pytest.mark.parametrize("error", [AWAY, STALE, UNKNOWN])
+async def test_new_jobs_are_stored_whatever_becomes_of_a_later_round(rig, error):
+    async with submitting(rig.dsn) as stand:
+        (old,) = await stand.put(draft("old", "old"))
+        await stand.store.cancel([old.result.job_id])
+        # What was in the way is purged before it is looked at; storing its key then fails.
+        stand.store.meanwhile["put_jobs"] = lambda: purge(rig.store, kept(timedelta(0)))
+        stand.store.before["put_jobs"] = [None, error]
+        assert told(await stand.put(draft("old", "again"), draft("new", "new"))) == [
+            OutcomeUnknown,
+            CREATED,
+        ]
+        assert jobs_of(rig) == ["new"]
+        assert told(await stand.put(draft("old", "again"))) == [CREATED]
+
+
+@pytest.mark.parametrize("error", [AWAY, STALE])
+async def test_when_nothing_was_stored_yet_the_failure_is_certain(rig, error):
+    async with submitting(rig.dsn) as stand:
+        stand.store.before["put_jobs"] = [error]
+        assert told(await stand.put(draft("a"), draft("b"))) == [type(error)] * 2
+    assert jobs_of(rig) == []
+
+
+def unique(key: str, policy: UniquePolicy = UniquePolicy.KEEP) -> Wish:
+    return Wish("n", Ties(unique_key=key, unique_policy=policy))
+
+
+@pytest.mark.parametrize("error", [AWAY, UNKNOWN])
+@pytest.mark.parametrize("statement", ["find_existing", "key_holders", "replace_job"])
+async def test_tied_jobs_are_stored_whatever_becomes_of_those_beside_them(rig, statement, error):
+    held = draft(type_="held", wish=unique("held", UniquePolicy.REPLACE))
+    async with submitting(rig.dsn) as stand:
+        await stand.put(held)
+        stand.store.before[statement] = [error]
+        new = [draft(type_=key, wish=unique(key)) for key in "az"]
+        assert told(await stand.put(new[0], held, new[1])) == [CREATED, OutcomeUnknown, CREATED]
+        assert {"a", "z"} in stand.heard.nudged
+        assert told(await stand.put(held)) == [PutOutcome.REPLACED]
+    assert jobs_of(rig) == ["a", "held", "z"]
+
+
+async def test_only_those_whose_key_is_never_free_are_told_that_the_shard_is_busy(rig):
+    held = draft(type_="held", wish=unique("held"))
+    async with submitting(rig.dsn) as stand:
+        await stand.put(held)
+        stand.store.blind = {"key_holders"}  # as if the holder had ended at each look
+        outcomes = await stand.put(draft(type_="new", wish=unique("new")), held)
+        assert told(outcomes) == [CREATED, ShardUnavailable]
+        assert "is busy" in outcomes[1].message
+    assert jobs_of(rig) == ["held", "new"]
+
+
+async def test_busy_after_a_lost_answer_is_not_certain(rig):
+    held = draft(type_="held", wish=unique("held"))
+    async with submitting(rig.dsn) as stand:
+        await stand.put(held)
+        stand.store.blind = {"key_holders"}
+        stand.store.after["put_tied_jobs"] = [OutcomeUnknown("s0")]
+        assert told(await stand.put(draft(type_="new", wish=unique("new")), held)) == [
+            CREATED,
+            OutcomeUnknown,
+        ]

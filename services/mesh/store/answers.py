@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import Enum, unique
 from uuid import UUID
 
+from services.mesh.errors import MeshError
 from services.mesh.jobs.model import (
     Claimed,
     EventColumns,
@@ -68,8 +69,13 @@ class PutResult:
     """Due at the time of the statement: worth a nudge when CREATED."""
 
 
+PutResults = list[PutResult | MeshError]
+
+
 class PutAnswer:
     """One result per job, in order. `time` is set if all of them were created then, and due then.
+
+    An error stands for its own job only: others may have been stored before it came.
 
     The events are made when they are looked at, which is rare: nobody can follow a job before it
     has an id. So may the results be.
@@ -79,14 +85,14 @@ class PutAnswer:
 
     def __init__(
         self,
-        results: list[PutResult] | Callable[[], list[PutResult]],
+        results: PutResults | Callable[[], PutResults],
         events: list[JobEvent] | Callable[[], list[JobEvent]],
         time: datetime | None = None,
     ) -> None:
         self._results, self._events, self.time = results, events, time
 
     @property
-    def results(self) -> list[PutResult]:
+    def results(self) -> PutResults:
         return self._results() if callable(self._results) else self._results
 
     @property

@@ -91,10 +91,14 @@ class ShardStore(Protocol):
     # --- new jobs
 
     async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
-        """Write new jobs in one statement. Safe to repeat. May raise StaleEpoch."""
+        """Write new jobs in one statement. Safe to repeat. May raise StaleEpoch.
+
+        Raises ShardUnavailable and StaleEpoch only if nothing was stored. What fails after some of
+        them were is the result of the others.
+        """
 
     async def put_tied_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
-        """Write new jobs with dependencies or unique keys. Safe to repeat. May raise StaleEpoch.
+        """Write new jobs with dependencies or unique keys. Safe to repeat. Raises as `put_jobs`.
 
         Those with `ties.waits` become BLOCKED: first mark the parents (`await_jobs`), and look at
         them once more afterwards.

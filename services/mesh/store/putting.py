@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
 
-from services.mesh.errors import StaleEpoch
+from services.mesh.errors import MeshError, OutcomeUnknown, StaleEpoch
 from services.mesh.jobs.model import NO_TIMEOUTS, AlikeJobs, JobEvent, NewJob
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
@@ -44,6 +45,34 @@ _ABSENT: dict[str, object] = {
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+class Puts:
+    """New jobs on their way into the shard: what is known of each so far, by its place."""
+
+    def __init__(self, jobs: Sequence[NewJob], epoch: int) -> None:
+        self.jobs, self.epoch = jobs, epoch
+        self.results: dict[int, PutResult | MeshError] = {}
+        self.events: list[JobEvent] = []
+
+    def settle(self, place: int, result: PutResult, event: JobEvent | None = None) -> None:
+        """So much is known of one of them."""
+        self.results[place] = result
+        if event is not None:
+            self.events.append(event)
+
+    def open(self, places: Sequence[int]) -> list[int]:
+        """Those of which nothing is known yet."""
+        return [place for place in places if place not in self.results]
+
+    def fail(self, places: Sequence[int], error: MeshError) -> None:
+        """No more will be known of these. If nothing is known of any, the error is the answer."""
+        if not self.results:
+            raise error
+        self.results |= dict.fromkeys(places, error)
+
+    def answer(self) -> PutAnswer:
+        return PutAnswer([self.results[place] for place in range(len(self.jobs))], self.events)
+
+
 class Putting(ShardBase):
     """Writes new jobs."""
 
@@ -70,28 +99,40 @@ class Putting(ShardBase):
         )
 
     async def _put_each(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
-        results: dict[int, PutResult] = {}
-        events: list[JobEvent] = []
         # All writers take the same keys in the same order, or two could wait for each other.
         in_order = sorted(range(len(jobs)), key=lambda place: _key_of(jobs[place]))
-        # What was in the way and is gone again (purged meanwhile) goes round once more.
-        for _ in range(_ROUNDS):
-            missing = [place for place in in_order if place not in results]
-            if not missing:
-                break
-            batch = [jobs[place] for place in missing]
-            rows = await self._fetch("put_jobs", put_params(batch, epoch))
-            now, stored = admitted(rows, epoch), stored_due_times(rows)
-            for place in missing:
-                due_time = stored.pop(jobs[place].id, None)
-                if due_time is not None:
-                    results[place] = _created(jobs[place], due_time, now)
-                    events.append(created_event(jobs[place], due_time, now))
-            if refused := [place for place in missing if place not in results]:
-                found = await self._find_existing(jobs, refused)
-                events += first_events(jobs, found)
-                results |= found
-        return PutAnswer([results[place] for place in range(len(jobs))], lambda: events)
+        put = Puts(jobs, epoch)
+        await self._put_some(put, in_order)
+        # Some may be stored by now. What fails from here on is no word about these, and none about
+        # the others either: what was in their way may be the same job, from an earlier call.
+        with suppress(MeshError):
+            await self._resolve(put, in_order)
+        if left := put.open(in_order):
+            put.fail(left, OutcomeUnknown(self._connections.shard))
+        return put.answer()
+
+    async def _put_some(self, put: Puts, places: Sequence[int]) -> None:
+        """Store those of the jobs that are new."""
+        rows = await self._fetch("put_jobs", put_params([put.jobs[at] for at in places], put.epoch))
+        now, stored = admitted(rows, put.epoch), stored_due_times(rows)
+        for place in places:
+            job = put.jobs[place]
+            if (due_time := stored.pop(job.id, None)) is not None:
+                put.settle(place, _created(job, due_time, now), created_event(job, due_time, now))
+
+    async def _resolve(self, put: Puts, in_order: Sequence[int]) -> None:
+        """Look at what is in the way of the others. What is gone again (purged meanwhile) is no
+        longer: they go round once more.
+        """
+        for step in (self._look, self._put_some) * _ROUNDS:
+            if not (left := put.open(in_order)):
+                return
+            await step(put, left)
+
+    async def _look(self, put: Puts, places: Sequence[int]) -> None:
+        found = await self._find_existing(put.jobs, places)
+        put.results |= found
+        put.events += first_events(put.jobs, found)
 
     async def _find_existing(
         self, jobs: Sequence[NewJob], places: Sequence[int]

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from services.mesh.errors import ShardUnavailable
+from services.mesh.errors import MeshError, OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs.model import NO_LABELS, JobEvent, NewJob
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.store.arrays import Smallints, Texts, Uuids, milliseconds, milliseconds_of
 from services.mesh.store.connection import BUSY, Row
-from services.mesh.store.putting import Putting, admitted, created_event, first_events, put_params
+from services.mesh.store.putting import Puts, Putting, admitted, created_event, put_params
 from services.mesh.store.rows import STATES, dependencies_to_json, labels_to_json, to_json
 
 #: How often a submission goes round while the holders of its key come and go.
@@ -32,47 +32,47 @@ class Tying(Putting):
 
     async def put_tied_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         """Write new jobs with dependencies or unique keys; the answers are in their order."""
-        results: dict[int, PutResult] = {}
-        events: list[JobEvent] = []
         # All writers take the same keys in the same order, or two could wait for each other.
         in_order = sorted(range(len(jobs)), key=lambda place: _keys_of(jobs[place]))
-        for _ in range(_ROUNDS):
-            missing = [place for place in in_order if place not in results]
-            if not missing:
-                return PutAnswer([results[place] for place in range(len(jobs))], events)
-            stored = await self._put_tied([jobs[place] for place in missing], epoch)
-            for place in missing:
-                if (row := stored.get(jobs[place].id)) is not None:
-                    results[place], event = _created(jobs[place], row)
-                    events.append(event)
-            if refused := [place for place in missing if place not in results]:
-                found = await self._find_existing(jobs, refused)
-                events += first_events(jobs, found)
-                results |= found
-                held = [place for place in refused if place not in results]
-                events += await self._answer_held(jobs, held, results)
-        raise ShardUnavailable(self._connections.shard, why=BUSY)
+        put = Puts(jobs, epoch)
+        await self._put_tied(put, in_order)
+        try:
+            await self._resolve_tied(put, in_order)
+        except MeshError:  # as in `put_jobs`: no word about those that are stored by now
+            put.fail(put.open(in_order), OutcomeUnknown(self._connections.shard))
+        if left := put.open(in_order):
+            # Certain: nobody has their idempotency keys, and their unique keys were never free.
+            put.fail(left, ShardUnavailable(self._connections.shard, why=BUSY))
+        return put.answer()
 
-    async def _put_tied(self, jobs: Sequence[NewJob], epoch: int) -> dict[UUID, Row]:
-        rows = await self._fetch("put_tied_jobs", _tied_params(jobs, epoch))
-        admitted(rows, epoch)
-        return {row[2]: row[1:] for row in rows if row[2] is not None}
+    async def _put_tied(self, put: Puts, places: Sequence[int]) -> None:
+        """Store those of the jobs that are new, and whose keys are free."""
+        params = _tied_params([put.jobs[place] for place in places], put.epoch)
+        rows = await self._fetch("put_tied_jobs", params)
+        admitted(rows, put.epoch)
+        stored = {row[2]: row[1:] for row in rows if row[2] is not None}
+        for place in places:
+            if (row := stored.get(put.jobs[place].id)) is not None:
+                put.settle(place, *_created(put.jobs[place], row))
 
-    async def _answer_held(
-        self, jobs: Sequence[NewJob], places: Sequence[int], results: dict[int, PutResult]
-    ) -> list[JobEvent]:
+    async def _resolve_tied(self, put: Puts, in_order: Sequence[int]) -> None:
+        """Look at what is in the way of the others; if it is gone, they go round again."""
+        look = (self._look, self._answer_held)
+        for step in (*look, *(self._put_tied, *look) * (_ROUNDS - 1)):
+            if not (left := put.open(in_order)):
+                return
+            await step(put, left)
+
+    async def _answer_held(self, put: Puts, places: Sequence[int]) -> None:
         """Answer those whose key a live job holds, as each one's policy says."""
-        events: list[JobEvent] = []
-        keyed = [place for place in places if _ties(jobs[place]).unique_key is not None]
-        holders = await self._holders([jobs[place] for place in keyed]) if keyed else {}
+        keyed = [place for place in places if _ties(put.jobs[place]).unique_key is not None]
+        holders = await self._holders([put.jobs[place] for place in keyed]) if keyed else {}
         for number, row in holders.items():
-            place = keyed[number]
-            if _ties(jobs[place]).unique_policy is UniquePolicy.REPLACE:
-                results[place], event = await self._replace(jobs[place], row)
-                events += [] if event is None else [event]
+            place, job = keyed[number], put.jobs[keyed[number]]
+            if _ties(job).unique_policy is UniquePolicy.REPLACE:
+                put.settle(place, *await self._replace(job, row))
             else:
-                results[place] = _held(jobs[place], row)
-        return events
+                put.settle(place, _held(job, row))
 
     async def _holders(self, jobs: Sequence[NewJob]) -> dict[int, Row]:
         """The live holders of the jobs' keys; keys that nobody live holds are given back."""

@@ -73,7 +73,7 @@ class Parents:
         waits = {
             wait.job_id
             for tie, result in zip(ties, answer.results, strict=True)
-            if result.outcome is PutOutcome.CREATED and result.state is JobState.BLOCKED
+            if _is_blocked(result)
             for wait in tie.waits
         }
         if not waits:
@@ -85,7 +85,7 @@ class Parents:
             log.warning("leaves a release to the schedulers: %s", error, extra=extra)
             return answer
         after = {event.job_id: event for event in events}
-        results = [_after(result, after.get(result.job_id)) for result in answer.results]
+        results = [_after(result, after) for result in answer.results]
         return PutAnswer(results, [*answer.events, *events])
 
     async def _release(self, shard: str, ids: list[UUID]) -> list[JobEvent]:
@@ -116,8 +116,18 @@ def _with_waits(wish: Wish, known: Mapping[Named, Parent | MeshError]) -> Ties |
     return replace(wish.ties, waits=open_waits(wish.ties.dependencies, parents))
 
 
-def _after(result: PutResult, event: JobEvent | None) -> PutResult:
-    if event is None or result.outcome is not PutOutcome.CREATED:
+def _is_blocked(result: PutResult | MeshError) -> bool:
+    return (
+        isinstance(result, PutResult)
+        and result.outcome is PutOutcome.CREATED
+        and result.state is JobState.BLOCKED
+    )
+
+
+def _after(result: PutResult | MeshError, events: Mapping[UUID, JobEvent]) -> PutResult | MeshError:
+    if not isinstance(result, PutResult) or result.outcome is not PutOutcome.CREATED:
+        return result
+    if (event := events.get(result.job_id)) is None:
         return result
     due = event.due_time
     return replace(

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 #: What puts a job into the queue, or at another place in it.
 NEWS = (PutOutcome.CREATED, PutOutcome.REPLACED)
 
+#: A try that fails so has stored nothing.
+CERTAIN = (ShardUnavailable, StaleEpoch)
+
 
 @record
 class Draft:
@@ -193,7 +196,7 @@ class Submission:
         places, began = [items[i] for i in group.items], self._clock.monotonic()
         try:
             answer = await self._write(drafts, places, group, bucket_map.epoch)
-        except (ShardUnavailable, StaleEpoch) as error:
+        except CERTAIN as error:
             if isinstance(error, ShardUnavailable):
                 self._shards.doubt(group.shard)
             if isinstance(error, ShardUnavailable) and not group.keyed:
@@ -243,7 +246,7 @@ class Submission:
 
     async def _settle(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         try:
-            return await self._store(shard, jobs, epoch)
+            return _uncertain(shard, await self._store(shard, jobs, epoch))
         except MeshError as error:
             extra = {"action": "outcome_unknown", "shard": shard, "count": len(jobs)}
             log.warning("cannot tell whether jobs were stored", extra=extra)
@@ -253,7 +256,9 @@ class Submission:
         for at in places:
             outcomes[at] = error
 
-    def _outcome(self, shard: str, result: PutResult) -> Outcome:
+    def _outcome(self, shard: str, result: PutResult | MeshError) -> Outcome:
+        if isinstance(result, MeshError):
+            return result
         if result.outcome is PutOutcome.CONFLICT:
             return IdempotencyConflict(result.job_id)
         if result.outcome is PutOutcome.HELD:
@@ -271,7 +276,7 @@ class Submission:
         created = [
             (drafts[at], result)
             for at, result in zip(places, answer.results, strict=True)
-            if result.outcome in NEWS
+            if isinstance(result, PutResult) and result.outcome in NEWS
         ]
         waiting = (
             (draft.type, result.due_time, result.create_time)
@@ -286,3 +291,14 @@ class Submission:
         elif created:
             names = {name for draft, _ in created for name in (draft.namespace, draft.type)}
             await self._announcer.stored(shard, names)
+
+
+def _uncertain(shard: str, answer: PutAnswer) -> PutAnswer:
+    """The answer to jobs that were sent again: what this try certainly did not store, the first
+    one may have.
+    """
+    if answer.time is not None or not any(isinstance(r, CERTAIN) for r in answer.results):
+        return answer
+    unknown = OutcomeUnknown(shard)
+    results = [unknown if isinstance(r, CERTAIN) else r for r in answer.results]
+    return PutAnswer(results, answer.events)
