@@ -11,6 +11,10 @@ JOB = "0190163d-8694-739b-aea5-966c26f8ad91"
 ECHO = job_pb2.JobSpec(type="echo")
 
 
+def retried(**policy) -> job_pb2.JobSpec:
+    return job_pb2.JobSpec(type="echo", retry_policy=policy)
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -23,6 +27,9 @@ ECHO = job_pb2.JobSpec(type="echo")
         pb.PauseScheduleRequest(name="s", note="no\0te"),
         pb.ListJobsRequest(filter={"schedule": "s\0"}),
         pb.ListJobsRequest(filter={"labels": {"a": "\0"}}),
+        pb.ListJobsRequest(filter={"labels": {"a\0": "b"}}),
+        pb.EnqueueRequest(job=retried(retryable_types=["a\0b"])),
+        pb.EnqueueRequest(job=retried(non_retryable_types=["fine", "\0"])),
     ],
 )
 def test_text_with_a_nul_is_refused_by_rule(request_):
