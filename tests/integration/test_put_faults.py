@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
-from services.mesh.errors import OutcomeUnknown, ShardUnavailable, StaleEpoch
+from services.mesh.errors import InvalidField, OutcomeUnknown, ShardUnavailable, StaleEpoch
+from services.mesh.jobs.model import NewJob, Payload
+from services.mesh.jobs.retry import RetryPolicy
 from services.mesh.jobs.ties import Ties, UniquePolicy
 from services.mesh.store.answers import PutOutcome
 from services.mesh.store.queries import Query
 from services.orchestrator.app.parents import Wish
-from services.orchestrator.app.submission import Stored
+from services.orchestrator.app.submission import Draft, Stored
 from tests.integration.store_rig import (  # noqa: F401
     Rig,
     kept,
@@ -169,3 +172,56 @@ async def test_busy_after_a_lost_answer_is_not_certain(rig):
             CREATED,
             OutcomeUnknown,
         ]
+
+
+POISON = RetryPolicy(retryable=frozenset({"a\0b"}))  # jsonb has no such character
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_a_job_that_the_database_cannot_hold_keeps_no_other_out(rig, keyed):
+    def one(number: int, **fields) -> Draft:
+        return draft(f"k{number}" if keyed else "", f"t{number}", **fields)
+
+    group = [one(number) for number in range(9)]
+    group[3] = one(3, retry=POISON)
+    async with submitting(rig.dsn) as stand:
+        outcomes = await stand.put(*group)
+        assert told(outcomes) == [CREATED] * 3 + [InvalidField] + [CREATED] * 5
+        assert "job: the database cannot hold it" in outcomes[3].message
+        assert set().union(*stand.heard.nudged) == {d.type for d in group if d is not group[3]}
+    assert jobs_of(rig) == [d.type for d in group if d is not group[3]]
+
+
+async def test_what_fails_while_the_one_at_fault_is_looked_for_is_told_to_its_own_jobs(rig):
+    async with submitting(rig.dsn) as stand:
+        poison = draft("b", "b", retry=POISON)
+        # All four, the first two, each of these, and then the last two.
+        stand.store.before["put_jobs"] = [None, None, None, None, AWAY]
+        outcomes = await stand.put(draft("a", "a"), poison, draft("c", "c"), draft("d", "d"))
+        assert told(outcomes) == [CREATED, InvalidField, ShardUnavailable, ShardUnavailable]
+    assert jobs_of(rig) == ["a"]
+
+
+async def test_jobs_that_are_alike_are_refused_together_and_nobody_is_nudged(rig):
+    like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""), retry=POISON)
+    async with submitting(rig.dsn) as stand:
+        (outcomes,) = await stand.submission.put_alike(like, [b"1", b"2"])
+        assert told(outcomes) == [InvalidField] * 2
+        assert stand.heard.nudged == []
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+async def test_a_tied_job_that_the_database_cannot_hold_keeps_no_other_out(rig, replaces):
+    """Its content comes into a statement only when the neighbours are stored, if it replaces."""
+    poison = draft(type_="p", retry=POISON, wish=unique("p", UniquePolicy.REPLACE))
+    async with submitting(rig.dsn) as stand:
+        if replaces:
+            await stand.put(draft(type_="p", wish=unique("p")))
+            stand.heard.events.clear()
+        outcomes = await stand.put(
+            draft(type_="a", wish=unique("a")), poison, draft(type_="z", wish=unique("z"))
+        )
+        assert told(outcomes) == [CREATED, InvalidField, CREATED]
+        stored = [outcome.result.job_id for outcome in (outcomes[0], outcomes[2])]
+        assert sorted(stand.heard.events) == sorted(stored)
+    assert jobs_of(rig) == (["a", "p", "z"] if replaces else ["a", "z"])

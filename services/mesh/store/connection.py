@@ -30,7 +30,7 @@ from services.mesh.store.queries import Query
 from services.mesh.store.session import Params, Row, Session
 from services.mesh.store.settings import StoreSettings, connection_options
 
-__all__ = ["BUSY", "Params", "Row", "Session", "ShardConnections"]
+__all__ = ["BUSY", "Params", "Row", "Session", "ShardConnections", "is_fault_of_data"]
 
 #: A statement that has been under way for so long is slow: a healthy shard answers in milliseconds.
 SLOW_SECONDS = 0.2
@@ -39,12 +39,21 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 # Classes of SQLSTATE that speak of the server, not of the statement: connection, resources, objects
 # in the wrong state, operator intervention, system errors, corruption; and read-only transactions.
 _AWAY_CLASSES = frozenset({"08", "53", "55", "57", "58", "XX"})
+# Those that speak of the values: what cannot be held, what breaks a constraint, what is too large.
+_DATA_CLASSES = frozenset({"22", "23", "54"})
 _READ_ONLY = "25006"
 _LOCKED = "55P03"
 _BEGIN, _COMMIT, _ROLLBACK = (
     Query(word.lower(), word, writes=word == "COMMIT") for word in ("BEGIN", "COMMIT", "ROLLBACK")
 )
 BUSY = "is busy: others were changing the same job for too long; nothing was changed, try again"
+
+
+def is_fault_of_data(error: psycopg.Error) -> bool:
+    """Whether a statement failed, and was rolled back, because of the values it was given."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.DataError)  # found before anything was sent
+    return error.sqlstate[:2] in _DATA_CLASSES
 
 
 class ShardConnections:

@@ -94,7 +94,7 @@ class ShardStore(Protocol):
         """Write new jobs in one statement. Safe to repeat. May raise StaleEpoch.
 
         Raises ShardUnavailable and StaleEpoch only if nothing was stored. What fails after some of
-        them were is the result of the others.
+        them were is the result of the others; one that cannot be stored at all keeps none out.
         """
 
     async def put_tied_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
+import psycopg
 from psycopg.errors import UniqueViolation
 
-from services.mesh.errors import MeshError, OutcomeUnknown, StaleEpoch
+from services.mesh.errors import InvalidField, MeshError, OutcomeUnknown, StaleEpoch
 from services.mesh.jobs.model import NO_TIMEOUTS, AlikeJobs, JobEvent, NewJob
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
@@ -26,8 +27,10 @@ from services.mesh.store.arrays import (
     milliseconds_of,
 )
 from services.mesh.store.base import Int8, ShardBase
-from services.mesh.store.connection import Row
+from services.mesh.store.connection import Row, is_fault_of_data
 from services.mesh.store.rows import STATES, labels_to_json, to_json
+
+log = logging.getLogger(__name__)
 
 _ROUNDS = 3
 #: What jobs that are alike do not have: they are due at once, and have no keys and no origin.
@@ -73,11 +76,38 @@ class Puts:
         return PutAnswer([self.results[place] for place in range(len(self.jobs))], self.events)
 
 
+_Put = Callable[[Sequence[NewJob], int], Awaitable[PutAnswer]]
+_Resolve = Callable[[Puts, Sequence[int]], Awaitable[None]]
+
+
 class Putting(ShardBase):
     """Writes new jobs."""
 
     async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         """Write new jobs, in one statement unless some exist already."""
+        return await self._sifted(self._put_jobs, jobs, epoch)
+
+    async def _sifted(self, put: _Put, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        """Write them by `put`. Jobs of many callers share a statement: one that the database cannot
+        take is found by halving, and refused; it must not keep the others out. `put` raises an
+        error of the database only if nothing was stored.
+        """
+        try:
+            return await put(jobs, epoch)
+        except psycopg.Error as error:
+            if not is_fault_of_data(error):
+                raise
+            if len(jobs) == 1 or isinstance(jobs, AlikeJobs):  # what holds for one holds for all
+                return PutAnswer([refused(jobs[0], error)] * len(jobs), [])
+        half = len(jobs) // 2
+        first = await self._sifted(put, jobs[:half], epoch)
+        try:
+            second = await self._sifted(put, jobs[half:], epoch)
+        except MeshError as error:  # no word about the first half, which may be stored
+            second = PutAnswer([error] * (len(jobs) - half), [])
+        return PutAnswer(first.results + second.results, first.events + second.events)
+
+    async def _put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         if isinstance(jobs, AlikeJobs) or not any(job.idempotency_key for job in jobs):
             try:
                 return await self._put_new(jobs, epoch)
@@ -103,13 +133,24 @@ class Putting(ShardBase):
         in_order = sorted(range(len(jobs)), key=lambda place: _key_of(jobs[place]))
         put = Puts(jobs, epoch)
         await self._put_some(put, in_order)
-        # Some may be stored by now. What fails from here on is no word about these, and none about
-        # the others either: what was in their way may be the same job, from an earlier call.
-        with suppress(MeshError):
-            await self._resolve(put, in_order)
+        await self._told_apart(put, in_order, self._resolve)
         if left := put.open(in_order):
             put.fail(left, OutcomeUnknown(self._connections.shard))
         return put.answer()
+
+    async def _told_apart(self, put: Puts, in_order: Sequence[int], resolve: _Resolve) -> None:
+        """Find out about those that were not stored. Others may be by now: what fails from here on
+        is no word about these, and none about the rest either, for what is in their way may be the
+        same job, from an earlier call.
+        """
+        shard = self._connections.shard
+        try:
+            await resolve(put, in_order)
+        except (MeshError, psycopg.Error) as error:
+            left = put.open(in_order)
+            extra = {"action": "puts_unresolved", "shard": shard, "count": len(left)}
+            log.warning("cannot tell what became of new jobs: %s", error, extra=extra)
+            put.fail(left, OutcomeUnknown(shard))
 
     async def _put_some(self, put: Puts, places: Sequence[int]) -> None:
         """Store those of the jobs that are new."""
@@ -149,6 +190,14 @@ class Putting(ShardBase):
             # The row under the job's own id comes first, and wins: the same call stored it before.
             found.setdefault(place, existing_result(jobs[place], row))
         return found
+
+
+def refused(job: NewJob, error: psycopg.Error) -> InvalidField:
+    """What its submitter is told of a job that the database cannot take."""
+    extra = {"action": "job_refused", "job_id": str(job.id), "namespace": job.namespace}
+    log.error("cannot store a job", exc_info=error, extra=extra)
+    why = error.diag.message_primary or error
+    return InvalidField("job", f"the database cannot hold it: {why}")
 
 
 def _key_of(job: NewJob) -> tuple[str, str]:

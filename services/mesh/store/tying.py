@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from services.mesh.errors import MeshError, OutcomeUnknown, ShardUnavailable
+import psycopg
+
+from services.mesh.errors import ShardUnavailable
 from services.mesh.jobs.model import NO_LABELS, JobEvent, NewJob
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.store.arrays import Smallints, Texts, Uuids, milliseconds, milliseconds_of
-from services.mesh.store.connection import BUSY, Row
-from services.mesh.store.putting import Puts, Putting, admitted, created_event, put_params
+from services.mesh.store.connection import BUSY, Row, is_fault_of_data
+from services.mesh.store.putting import Puts, Putting, admitted, created_event, put_params, refused
 from services.mesh.store.rows import STATES, dependencies_to_json, labels_to_json, to_json
 
 #: How often a submission goes round while the holders of its key come and go.
@@ -32,14 +34,14 @@ class Tying(Putting):
 
     async def put_tied_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         """Write new jobs with dependencies or unique keys; the answers are in their order."""
+        return await self._sifted(self._put_tied_jobs, jobs, epoch)
+
+    async def _put_tied_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         # All writers take the same keys in the same order, or two could wait for each other.
         in_order = sorted(range(len(jobs)), key=lambda place: _keys_of(jobs[place]))
         put = Puts(jobs, epoch)
         await self._put_tied(put, in_order)
-        try:
-            await self._resolve_tied(put, in_order)
-        except MeshError:  # as in `put_jobs`: no word about those that are stored by now
-            put.fail(put.open(in_order), OutcomeUnknown(self._connections.shard))
+        await self._told_apart(put, in_order, self._resolve_apart)
         if left := put.open(in_order):
             # Certain: nobody has their idempotency keys, and their unique keys were never free.
             put.fail(left, ShardUnavailable(self._connections.shard, why=BUSY))
@@ -54,6 +56,20 @@ class Tying(Putting):
         for place in places:
             if (row := stored.get(put.jobs[place].id)) is not None:
                 put.settle(place, *_created(put.jobs[place], row))
+
+    async def _resolve_apart(self, put: Puts, places: Sequence[int]) -> None:
+        """As `_resolve_tied`; and if there are some that the database cannot take, each alone."""
+        try:
+            await self._resolve_tied(put, places)
+        except psycopg.Error as error:
+            if not is_fault_of_data(error):
+                raise
+            left = put.open(places)
+            if len(left) == 1:
+                put.results[left[0]] = refused(put.jobs[left[0]], error)
+            else:
+                for place in left:
+                    await self._resolve_apart(put, [place])
 
     async def _resolve_tied(self, put: Puts, in_order: Sequence[int]) -> None:
         """Look at what is in the way of the others; if it is gone, they go round again."""

@@ -140,12 +140,16 @@ class Submission:
             return await self._put_chunk(like, inputs, {*avoid, shard})
         except MeshError as error:
             return [error] * len(inputs)
+        if answer.time is not None:
+            outcome: AlikeOutcome = StoredAlike(shard, answer.time, keys)
+        else:
+            outcome = [self._outcome(shard, result) for result in answer.results]
+            if not any(isinstance(one, Stored) for one in outcome):
+                return outcome
         slow = is_long(self._clock.monotonic() - began)
         await self._announcer.due(shard, (like.type,), long=(like.type,) if slow else ())
         await self._announcer.stored(shard, (like.namespace, like.type))
-        if answer.time is None:
-            return [self._outcome(shard, result) for result in answer.results]
-        return StoredAlike(shard, answer.time, keys)
+        return outcome
 
     async def _put_tied(
         self, drafts: Sequence[Draft], items: Sequence[int], outcomes: list[Outcome]
