@@ -13,6 +13,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from jobmesh.v1 import orchestrator_service_pb2_grpc as rpc
 
 from services.mesh.errors import InvalidField
+from services.mesh.jobs.model import NewJob
 from services.mesh.jobs.reports import Report, Successes
 from services.mesh.rpc import Rules
 from services.mesh.rpc.work import WorkLimit
@@ -86,8 +87,10 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
             drafts = [convert.draft_from_proto(job) for job in request.jobs]
             if not request.groups:
                 return convert.put_answer_to_proto(await self._submission.put(drafts), request)
+            # All is read before anything is stored: one that cannot be read fails the call.
+            likes = [convert.like_from_proto(group.like) for group in request.groups]
             outcomes, alike = await asyncio.gather(
-                self._submission.put(drafts), self._put_alike(request.groups)
+                self._submission.put(drafts), self._put_alike(likes, request.groups)
             )
             return convert.put_answer_to_proto(outcomes, request, alike)
 
@@ -102,10 +105,12 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         finally:
             await stream.stop()
 
-    async def _put_alike(self, groups: Sequence[pb.AlikeJobs]) -> list[AlikeOutcome]:
+    async def _put_alike(
+        self, likes: Sequence[NewJob], groups: Sequence[pb.AlikeJobs]
+    ) -> list[AlikeOutcome]:
         put = self._submission.put_alike
         parts = await together(
-            *(put(convert.like_from_proto(group.like), group.inputs) for group in groups)
+            *(put(like, group.inputs) for like, group in zip(likes, groups, strict=True))
         )
         return [outcome for part in parts for outcome in part]
 

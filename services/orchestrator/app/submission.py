@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from services.mesh.clock import Clock
 from services.mesh.errors import (
     IdempotencyConflict,
+    InternalError,
     MeshError,
     NoHealthyShard,
     OutcomeUnknown,
@@ -107,15 +108,21 @@ class Submission:
             return outcomes
         plain = [at for at, draft in enumerate(drafts) if draft.wish is None]
         await asyncio.gather(
-            self._put(drafts, plain, outcomes, avoid=frozenset()),
-            self._put_tied(drafts, tied, outcomes),
+            _apart(self._put(drafts, plain, outcomes, avoid=frozenset()), plain, outcomes),
+            _apart(self._put_tied(drafts, tied, outcomes), tied, outcomes),
         )
         return outcomes
 
     async def put_alike(self, like: NewJob, inputs: Sequence[bytes]) -> list[AlikeOutcome]:
         """Jobs without keys and ties that differ in their inputs only: chunk by chunk, in order."""
         chunks = [inputs[at : at + CHUNK] for at in range(0, len(inputs), CHUNK)]
-        return await together(*(self._put_chunk(like, chunk, frozenset()) for chunk in chunks))
+        return await together(*(self._put_apart(like, chunk) for chunk in chunks))
+
+    async def _put_apart(self, like: NewJob, inputs: Sequence[bytes]) -> AlikeOutcome:
+        try:
+            return await self._put_chunk(like, inputs, frozenset())
+        except Exception:
+            return [_defect(len(inputs))] * len(inputs)
 
     async def _put_chunk(
         self, like: NewJob, inputs: Sequence[bytes], avoid: Collection[str]
@@ -147,8 +154,11 @@ class Submission:
             if not any(isinstance(one, Stored) for one in outcome):
                 return outcome
         slow = is_long(self._clock.monotonic() - began)
-        await self._announcer.due(shard, (like.type,), long=(like.type,) if slow else ())
-        await self._announcer.stored(shard, (like.namespace, like.type))
+        try:
+            await self._announcer.due(shard, (like.type,), long=(like.type,) if slow else ())
+            await self._announcer.stored(shard, (like.namespace, like.type))
+        except Exception:  # they are stored, whatever becomes of the word about it
+            _defect(len(inputs))
         return outcome
 
     async def _put_tied(
@@ -181,23 +191,28 @@ class Submission:
         )
         for place_ in placement.homeless:
             outcomes[items[place_]] = NoHealthyShard()
+        groups = [([items[i] for i in group.items], group) for group in placement.groups]
         await together(
             *(
-                self._put_group(drafts, items, group, bucket_map, outcomes, avoid)
-                for group in placement.groups
+                _apart(
+                    self._put_group(drafts, places, group, bucket_map, outcomes, avoid),
+                    places,
+                    outcomes,
+                )
+                for places, group in groups
             )
         )
 
     async def _put_group(
         self,
         drafts: Sequence[Draft],
-        items: Sequence[int],
+        places: Sequence[int],
         group: Group,
         bucket_map: BucketMap,
         outcomes: list[Outcome],
         avoid: Collection[str],
     ) -> None:
-        places, began = [items[i] for i in group.items], self._clock.monotonic()
+        began = self._clock.monotonic()
         try:
             answer = await self._write(drafts, places, group, bucket_map.epoch)
         except CERTAIN as error:
@@ -211,11 +226,12 @@ class Submission:
         except MeshError as error:
             self._fail(places, outcomes, error)
         else:
+            # First of all: whatever goes wrong from here on, so much is known of them.
+            self._settled(places, outcomes, group.shard, answer)
             if drafts[places[0]].wish is not None:
                 ties = [wish.ties for at in places if (wish := drafts[at].wish) is not None]
                 answer = await self._parents.released(group.shard, ties, answer)
-            for at, result in zip(places, answer.results, strict=True):
-                outcomes[at] = self._outcome(group.shard, result)
+                self._settled(places, outcomes, group.shard, answer)
             took = self._clock.monotonic() - began
             await self._announce(group.shard, drafts, places, answer, took)
 
@@ -256,6 +272,12 @@ class Submission:
             log.warning("cannot tell whether jobs were stored", extra=extra)
             raise OutcomeUnknown(shard) from error
 
+    def _settled(
+        self, places: Sequence[int], outcomes: list[Outcome], shard: str, answer: PutAnswer
+    ) -> None:
+        for at, result in zip(places, answer.results, strict=True):
+            outcomes[at] = self._outcome(shard, result)
+
     def _fail(self, places: Sequence[int], outcomes: list[Outcome], error: MeshError) -> None:
         for at in places:
             outcomes[at] = error
@@ -295,6 +317,29 @@ class Submission:
         elif created:
             names = {name for draft, _ in created for name in (draft.namespace, draft.type)}
             await self._announcer.stored(shard, names)
+
+
+async def _apart(work: Awaitable[None], places: Sequence[int], outcomes: list[Outcome]) -> None:
+    """Await what is done for some jobs. What goes wrong unforeseen is told of these only, as far as
+    nothing is known of them: those beside them go on, and have outcomes of their own.
+    """
+    try:
+        await work
+    except Exception:
+        error = _defect(len(places))
+        for at in places:
+            if outcomes[at] is UNDECIDED:
+                outcomes[at] = error
+
+
+def _defect(count: int) -> InternalError:
+    """What is told of jobs that went wrong in a way nobody thought of; the log has the rest. It is
+    no word on whether they are stored.
+    """
+    correlation_id = uuid4().hex
+    extra = {"action": "put_defect", "correlation_id": correlation_id, "count": count}
+    log.exception("new jobs went wrong", extra=extra)
+    return InternalError(correlation_id)
 
 
 def _uncertain(shard: str, answer: PutAnswer) -> PutAnswer:

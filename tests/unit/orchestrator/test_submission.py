@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from random import Random
@@ -15,6 +16,7 @@ import pytest
 from services.mesh.clock import ManualClock
 from services.mesh.errors import (
     IdempotencyConflict,
+    InternalError,
     NoHealthyShard,
     OutcomeUnknown,
     ShardUnavailable,
@@ -23,11 +25,12 @@ from services.mesh.errors import (
 from services.mesh.jobs.ids import bucket_for_key, bucket_of
 from services.mesh.jobs.model import AlikeJobs, NewJob, Payload
 from services.mesh.jobs.states import JobState
+from services.mesh.jobs.ties import Ties
 from services.mesh.jobs.topology import BucketMap
 from services.mesh.runtime import Readiness
 from services.mesh.store.answers import ProbeResult, PutAnswer, PutOutcome, PutResult
 from services.orchestrator.app.lookup import Lookup
-from services.orchestrator.app.parents import Parents
+from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.submission import Draft, Stored, Submission
 from services.orchestrator.domain.dueness import NOTHING_SOON
@@ -47,11 +50,16 @@ class Shard:
         self.before: list[Exception | None] = []
         self.after: list[Exception | None] = []
         self.wait: Callable[[], None] = lambda: None
+        self.until: Callable[[], Awaitable[object]] | None = None
+        self.reached = asyncio.Event()
 
     def abandon(self) -> None: ...
 
     async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         self.calls += 1
+        self.reached.set()
+        if self.until is not None:
+            await self.until()
         if self.before and (error := self.before.pop(0)):
             raise error
         self.wait()
@@ -75,12 +83,15 @@ class Silent:
     def __init__(self) -> None:
         self.nudged: list[tuple[str, set[str]]] = []
         self.long: list[set[str]] = []
+        self.broken: Exception | None = None
 
     async def committed(self, shard: str, events: Any) -> None: ...
 
     async def stored(self, shard: str, names: Any) -> None: ...
 
     async def due(self, shard: str, types: Any, soon: Any = NOTHING_SOON, long: Any = ()) -> None:
+        if self.broken is not None:
+            raise self.broken
         self.nudged.append((shard, set(types)))
         self.long.append(set(long))
 
@@ -104,13 +115,14 @@ class Stand:
             self.heal(name)
         self.announcer = Silent()
         self.clock = ManualClock(NOW)
+        self.parents = Parents(Lookup(self.shards, Map(), self.announcer), self.shards)  # type: ignore[arg-type]
         self.submission = Submission(
             self.shards,
             Map(),  # type: ignore[arg-type]
             self.announcer,
             self.clock,
             Random(1),
-            Parents(Lookup(self.shards, Map(), self.announcer), self.shards),  # type: ignore[arg-type]
+            self.parents,
         )
 
     def heal(self, name: str) -> None:
@@ -308,6 +320,57 @@ async def test_an_unknown_outcome_of_jobs_that_are_alike_is_never_redirected(sta
     outcomes = await stand.put_alike(3)
     assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
     assert sorted(store.calls for store in stand.stores.values()) == [0, 0, 2]
+
+
+def keys_of_each_shard() -> dict[str, str]:
+    """A key for each shard, by the shard's name."""
+    return {NAMES[bucket_for_key("n", key) * 3 // 4096]: key for key in map(str, range(50))}
+
+
+async def test_a_defect_of_one_group_is_told_of_its_own_jobs_only(stand):
+    keys = keys_of_each_shard()
+    stand.stores["s1"].before = [RuntimeError("nobody thought of this")]
+    outcomes = await stand.submission.put([draft(keys[name]) for name in NAMES])
+    assert [type(outcome) for outcome in outcomes] == [Stored, InternalError, Stored]
+
+
+async def test_nobody_is_answered_before_the_groups_beside_a_defect_are_stored(stand):
+    keys, slow = keys_of_each_shard(), asyncio.Event()
+    stand.stores["s0"].before = [RuntimeError("nobody thought of this")]
+    stand.stores["s1"].until = slow.wait
+    putting = asyncio.create_task(stand.submission.put([draft(keys["s0"]), draft(keys["s1"])]))
+    await stand.stores["s1"].reached.wait()
+    await stand.stores["s0"].reached.wait()
+    assert not putting.done()
+    slow.set()
+    assert [type(outcome) for outcome in await putting] == [InternalError, Stored]
+
+
+async def test_a_defect_of_one_chunk_is_told_of_its_own_jobs_only(stand):
+    stand.stores["s1"].before = [RuntimeError("nobody thought of this")]
+    outcomes = await stand.put_alike(1200)
+    failed = [outcome for outcome in outcomes if isinstance(outcome, InternalError)]
+    assert len(outcomes) - len(failed) == len(stand.rows())
+    assert 0 < len(failed) < 1200
+
+
+@pytest.mark.parametrize("put", ["put", "put_alike"])
+async def test_stored_jobs_are_told_as_stored_whatever_becomes_of_the_word_about_them(stand, put):
+    stand.announcer.broken = RuntimeError("nobody thought of this")
+    outcomes = await getattr(stand, put)(3)
+    assert {type(outcome) for outcome in outcomes} <= {Stored, bytes}
+    assert len(stand.rows()) == 3
+
+
+async def test_a_defect_of_tied_jobs_is_told_of_these_only(stand):
+    stand.parents.marked = broken
+    tied = replace(draft(), wish=Wish("n", Ties(unique_key="u")))
+    outcomes = await stand.submission.put([draft(), tied])
+    assert [type(outcome) for outcome in outcomes] == [Stored, InternalError]
+
+
+async def broken(*_: object) -> None:
+    raise RuntimeError("nobody thought of this")
 
 
 @pytest.mark.parametrize("put", ["put", "put_alike"])
