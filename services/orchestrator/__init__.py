@@ -22,7 +22,8 @@ It stands between the stateless services and the job databases. What it does:
   the schedulers about work that is due within seconds. Both may be lost: the sweep and the
   watches' re-reads make up for it.
 * **Counts.** Backlog and load per type, read only while somebody listens, at once when something
-  changed and when the next job becomes due, else every few seconds.
+  changed (here, or elsewhere by the schedulers' nudges) and when the next job or run of a schedule
+  becomes due, else every few seconds.
 
 Start: connect etcd, load (or create) the map; connect NATS; open every shard, migrate it on its
 first answer; serve. Ready means: map known, NATS connected, at least one shard healthy. A process

@@ -20,6 +20,7 @@ from services.mesh.store.postgres import PostgresShard
 from services.mesh.store.settings import StoreSettings
 from services.mesh.wire.type_settings import type_settings_from_entry
 from services.orchestrator.adapters.announcer import BusAnnouncer
+from services.orchestrator.adapters.due_listener import DueListener
 from services.orchestrator.app.changes import Changes
 from services.orchestrator.app.lookup import Lookup
 from services.orchestrator.app.parents import Parents
@@ -92,7 +93,9 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
         )
     )
     statistics = Statistics(shards, clock, process.drain, config.stats_seconds, config.stats_cap)
-    announcer = BusAnnouncer(bus, Subjects(config.nats_prefix), process.metrics, statistics.changed)
+    subjects = Subjects(config.nats_prefix)
+    announcer = BusAnnouncer(bus, subjects, process.metrics, statistics.changed)
+    process.add(DueListener(bus, subjects, statistics.changed))
     lookup = Lookup(shards, topology, announcer)
     reports = process.add(
         Reports(shards, topology, announcer, process.tasks, process.metrics, clock)
