@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import psycopg
+
 from services.mesh.jobs.ids import bucket_for_key, bucket_of, new_job_id
 from services.mesh.jobs.model import JobFilter, ObjectRef, Payload, Timeouts
 from services.mesh.jobs.recurrence import CatchUp, CatchUpPolicy, Interval
@@ -228,3 +230,44 @@ async def test_schedules_are_listed_by_name_in_pages(rig):
     rest = await rig.store.list_schedules("n", "c", 3)
     assert [record.name for record in rest] == ["d"]
     assert await rig.store.list_schedules("m", "", 3) == []
+
+
+async def test_the_next_run_of_a_schedule_is_part_of_the_load(rig):
+    _, record = await rig.store.put_schedule(new_schedule())
+    (stat,) = await rig.store.backlog()
+    assert (stat.type, stat.due, stat.dispatched) == ("tick", 0, 0)
+    assert stat.next_due_time == record.next_time
+    rig.sql("UPDATE schedules SET check_time = now() - interval '1 second'")
+    (stat,) = await rig.store.backlog()
+    assert stat.next_due_time == record.next_time
+    rig.sql("UPDATE schedules SET paused = true")
+    assert await rig.store.backlog() == []
+
+
+async def test_a_run_that_is_due_belongs_to_the_firing_of_schedules_and_not_to_the_load(rig):
+    await due(rig)
+    assert await rig.store.backlog() == []
+
+
+async def test_many_schedules_are_not_walked_to_find_the_load(rig):
+    await rig.store.put_schedule(new_schedule())
+    rig.sql(
+        "INSERT INTO schedules"
+        " (id, namespace, name, definition, next_time, create_time, update_time)"
+        " SELECT gen_random_uuid(), 'n', 'many' || g, definition, now() + g * interval '1 day',"
+        " now(), now() FROM schedules, generate_series(1, 20000) g"
+    )
+    for analyzed in (False, True):
+        if analyzed:
+            rig.sql("ANALYZE schedules")
+        (stat,) = await rig.store.backlog()
+        assert stat.next_due_time < (await rig.store.probe()).now + HOUR
+        statement = rig.store._queries["backlog"].sql.replace(")b", ")s")
+        params = {"cap": 100, "deep": True, "everything": False}
+        with psycopg.connect(rig.dsn) as connection:
+            explained = connection.execute(
+                f"EXPLAIN (ANALYZE, SUMMARY OFF) {statement}".encode(), params
+            )
+            plan = "\n".join(row[0] for row in explained)
+        assert "Seq Scan on schedules" not in plan, plan
+        assert "schedules_look" in plan, plan

@@ -398,4 +398,4 @@ class BacklogStat:
     dispatched: int
     running: int
     next_due_time: datetime | None
-    """When the next job that is not due yet becomes due."""
+    """When the next job that is not due yet, or the next run of a schedule, becomes due."""

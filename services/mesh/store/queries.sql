@@ -555,7 +555,8 @@ SELECT r.worker_id, r.job_id, r.dispatch_time
          ORDER BY f.dispatch_time OFFSET 0) AS r
 
 -- name: backlog
--- Load per type: due jobs (counted up to a cap), the oldest, the next, and what is in flight.
+-- Load per type: due jobs (counted up to a cap), the oldest, the next, and what is in flight. The next run of a schedule
+-- is no job yet, but comes as surely as one. Of very many schedules only the first are looked at: so they cost little.
 {lanes}, clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 waiting AS (
     SELECT l.type, min(l.due_time) AS oldest, min(upcoming.due_time) AS next_due_time
@@ -582,6 +583,15 @@ waiting AS (
       FROM ({flying}) AS f JOIN jobs j ON j.id = f.job_id
      WHERE j.state IN (2, 3)
      GROUP BY j.type
+    UNION ALL
+    SELECT s.type, 0, NULL, min(s.next_time), 0, 0
+      FROM clock c CROSS JOIN (
+          SELECT d.definition -> 'template' ->> 'type' AS type, d.next_time FROM schedules d
+           WHERE NOT d.paused AND least(d.next_time, d.check_time) IS NOT NULL
+           ORDER BY least(d.next_time, d.check_time) LIMIT 500
+      ) AS s
+     WHERE s.next_time > c.now
+     GROUP BY s.type
 )
 SELECT l.type, sum(l.due)::bigint,
        greatest(max(c.now) - min(l.oldest), interval '0'),
