@@ -32,6 +32,7 @@ from services.scaler.adapters.process.driver import ProcessDriver
 from services.scaler.adapters.process.launcher import Launcher, worker_environment
 from services.scaler.adapters.workers import GrpcWorkerCalls
 from services.scaler.app.board import Board
+from services.scaler.app.last_work import LastWork
 from services.scaler.app.load_follower import LoadFollower
 from services.scaler.app.metrics import PoolMetrics
 from services.scaler.app.pools import Pools
@@ -82,6 +83,7 @@ def assemble(config: ScalerConfig, process: Process) -> Scaler:
         report=lambda: load.report,
         drivers=Drivers(driver),
         scale_in=ScaleIn(calls, candidacy, process.tasks),
+        last_work=lambda: LastWork(calls, process.clock, process.tasks),
         store=statuses,
         board=board,
         metrics=metrics,

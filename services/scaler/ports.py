@@ -91,6 +91,10 @@ class WorkerCalls(Protocol):
         """How many attempts it has in hand; None if it does not answer."""
         ...
 
+    async def finished(self, worker: Worker) -> int | None:
+        """How many attempts it has finished since its start; None if it does not answer."""
+        ...
+
     async def drain(self, worker: Worker, timeout: timedelta | None) -> None:
         """Have it take no more work, finish what it has, and end. Raises MeshError."""
         ...

@@ -2,8 +2,9 @@
 
 The Scaler's tests start it in place of `services.worker`, with the same flags. What it does is in
 the name of its `--app`: "fine" registers, "crashes" ends with an error, "mute" never registers.
-It is busy while the file `<pid>.busy` stands in its directory, and leaves `<pid>.ended` behind,
-which says "finished" or, if the drain timeout ended first, "handed back".
+It is busy while the file `<pid>.busy` stands in its directory, has finished as many attempts as
+`<pid>.finished` has bytes, and leaves `<pid>.ended` behind, which says "finished" or, if the drain
+timeout ended first, "handed back".
 """
 
 from __future__ import annotations
@@ -49,8 +50,15 @@ class Standin(rpc.WorkerServiceServicer):
     def busy(self) -> bool:
         return (self._folder / f"{os.getpid()}.busy").exists()
 
+    @property
+    def finished(self) -> int:
+        file = self._folder / f"{os.getpid()}.finished"
+        return file.stat().st_size if file.exists() else 0
+
     async def Describe(self, request: Any, context: Any) -> pb.WorkerServiceDescribeResponse:
-        return pb.WorkerServiceDescribeResponse(worker=self.info, running=int(self.busy))
+        return pb.WorkerServiceDescribeResponse(
+            worker=self.info, running=int(self.busy), finished={"succeeded": self.finished}
+        )
 
     async def Drain(
         self, request: pb.WorkerServiceDrainRequest, context: Any

@@ -50,6 +50,21 @@ async def test_pool_grows_from_zero_and_shrinks_back_to_zero(rig: Rig) -> None:
     ) == pytest.approx(2)
 
 
+async def test_jobs_too_short_for_the_statistics_keep_their_worker(rig: Rig) -> None:
+    scaler = await rig.scaler()
+    await scaler.create(spec("render", empty_for={"seconds": 1}))
+    await rig.orchestrator.say(load("render", backlog=1))
+    await scaler.until("render", lambda pool: pool.actual == 1)
+    pid = await rig.one_pid()
+    await rig.orchestrator.say()
+    for _ in range(6):
+        rig.finish_one(pid)
+        await asyncio.sleep(0.5)
+    assert counts(await scaler.pool("render")) == (1, 1, 0, 0)
+    await scaler.until("render", lambda pool: counts(pool) == (0, 0, 0, 0))
+    assert rig.ended() == ["finished"]
+
+
 async def test_first_worker_process_starts_within_300_ms_of_the_backlog(rig: Rig) -> None:
     scaler = await rig.scaler()
     await scaler.create(spec("render"))

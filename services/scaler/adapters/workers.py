@@ -29,19 +29,26 @@ class GrpcWorkerCalls:
         self._tls = tls
 
     async def running(self, worker: Worker) -> int | None:
-        try:
-            async with self._stub(worker) as stub:
-                answer = await stub.Describe(
-                    pb.WorkerServiceDescribeRequest(), timeout=ANSWER_SECONDS
-                )
-        except MeshError:
-            return None
-        return answer.running
+        answer = await self._described(worker)
+        return None if answer is None else answer.running
+
+    async def finished(self, worker: Worker) -> int | None:
+        answer = await self._described(worker)
+        return None if answer is None else sum(answer.finished.values())
 
     async def drain(self, worker: Worker, timeout: timedelta | None) -> None:
         request = pb.WorkerServiceDrainRequest(timeout=duration(timeout))
         async with self._stub(worker) as stub:
             await stub.Drain(request, timeout=ANSWER_SECONDS)
+
+    async def _described(self, worker: Worker) -> pb.WorkerServiceDescribeResponse | None:
+        try:
+            async with self._stub(worker) as stub:
+                return await stub.Describe(
+                    pb.WorkerServiceDescribeRequest(), timeout=ANSWER_SECONDS
+                )
+        except MeshError:
+            return None
 
     @asynccontextmanager
     async def _stub(self, worker: Worker) -> AsyncIterator[WorkerServiceAsyncStub]:

@@ -13,10 +13,11 @@ from services.mesh.errors import DependencyUnavailable
 from services.mesh.jobs.type_settings import TypeSettings
 from services.mesh.runtime import Counts, Loop
 from services.scaler.app.board import Board
+from services.scaler.app.last_work import LastWork
 from services.scaler.app.metrics import PoolMetrics
 from services.scaler.app.scale_in import Departure, ScaleIn
 from services.scaler.domain.ceiling import Limit
-from services.scaler.domain.decision import PoolStatus, Trail
+from services.scaler.domain.decision import PoolStatus, Reason, Trail
 from services.scaler.domain.fleet import Fleet, Worker
 from services.scaler.domain.law import Outcome, Sight, Standing, decide
 from services.scaler.domain.load import LoadReport
@@ -34,6 +35,7 @@ class _Watched:
 
     standing: Standing
     trail: Trail
+    last_work: LastWork
     status: PoolStatus | None = None
     #: What the shared store has.
     written: PoolStatus | None = None
@@ -75,6 +77,7 @@ class Reconciler(Loop):
         report: Report,
         drivers: Drivers,
         scale_in: ScaleIn,
+        last_work: Callable[[], LastWork],
         store: StatusStore,
         board: Board,
         metrics: PoolMetrics,
@@ -86,7 +89,7 @@ class Reconciler(Loop):
         self._leader, self._report = leader, report
         self._pools, self._workers, self._statuses = pools, workers, statuses
         self._settings = settings
-        self._drivers, self._scale_in = drivers, scale_in
+        self._drivers, self._scale_in, self._last_work = drivers, scale_in, last_work
         self._store, self._board, self._metrics = store, board, metrics
         self._clock, self._stale_after = clock, stale_after
         self._watched: dict[str, _Watched] = {}
@@ -143,8 +146,10 @@ class Reconciler(Loop):
             members = [w for w in self._members(record.type) if w.worker_id not in crew.dead]
             fleet = _fleet(members, crew)
             limit = self._limit(record.spec, watched, members)
-            sight = self._sight(record, fleet, crew, limit)
+            sight = self._sight(record, fleet, crew, limit, watched.last_work.worked_at)
             outcome = decide(record.spec, sight, watched.standing)
+            if self._doubtful(record.spec, watched, outcome, members):
+                return None
             watched.standing = outcome.standing
             started = await self._grow(record.spec, outcome, fleet)
             counts["started"] += started
@@ -166,11 +171,12 @@ class Reconciler(Loop):
         status = self._statuses.items.get(record.type)
         if status is None:
             live = sum(not worker.draining for worker in self._members(record.type))
-            watched = _Watched(Standing(desired=live), Trail())
+            watched = _Watched(Standing(desired=live), Trail(), self._last_work())
         else:
             decision = status.decision
             standing = Standing(desired=decision.desired, decision=decision, alarms=status.alarms)
-            watched = _Watched(standing, Trail(await self._store.trail(record.type)))
+            trail = Trail(await self._store.trail(record.type))
+            watched = _Watched(standing, trail, self._last_work())
             watched.written = status
         self._watched[record.type] = watched
         return watched
@@ -193,7 +199,34 @@ class Reconciler(Loop):
             return None
         return Limit(settings.max_running, watched.room)
 
-    def _sight(self, record: PoolRecord, fleet: Fleet, crew: Crew, limit: Limit | None) -> Sight:
+    def _doubtful(
+        self, spec: PoolSpec, watched: _Watched, outcome: Outcome, members: list[Worker]
+    ) -> bool:
+        """Whether the pool would go as empty, and its workers have yet to say that they were idle.
+
+        They are asked when that time begins, to have something to compare with, and when it is up.
+        """
+        workers = [worker for worker in members if worker.ours and not worker.draining]
+        since, before = outcome.standing.empty_since, watched.standing
+        if since is None or not workers or before.desired <= spec.min_workers:
+            return False
+        if outcome.decision.reason is not Reason.EMPTY:
+            if before.empty_since is None:
+                watched.last_work.ask(workers, self.nudge)
+            return False
+        doubtful = not watched.last_work.asked_since(since + spec.empty_for)
+        if doubtful:
+            watched.last_work.ask(workers, self.nudge)
+        return doubtful
+
+    def _sight(
+        self,
+        record: PoolRecord,
+        fleet: Fleet,
+        crew: Crew,
+        limit: Limit | None,
+        worked_at: datetime | None,
+    ) -> Sight:
         return Sight(
             now=self._clock.now(),
             report=self._report(),
@@ -202,6 +235,7 @@ class Reconciler(Loop):
             crashes=crew.crashes,
             stale_after=self._stale_after,
             lead=crew.lead,
+            worked_at=worked_at,
             limit=limit,
         )
 

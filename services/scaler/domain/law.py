@@ -11,7 +11,8 @@ Shrinking waits until `need` has been below the count for a whole cooldown witho
 goes down to the highest need of that time. So load that swings faster than the cooldown changes
 nothing. The last worker goes only when the empty alarm rings: nothing due and nothing in hand for
 `empty_for`; the pool is then back at its minimum, usually 0. Work in hand is part of `jobs`, so the
-count never falls below what the running attempts need.
+count never falls below what the running attempts need. Jobs that begin and end between two
+statistics are in none: they restart that time by the workers' own word (`worked_at`).
 
 Not knowing is not the same as zero. On old statistics the count stays. On incomplete ones (a shard
 is away, or the count is capped) the numbers are lower bounds: they may grow a pool, not shrink it.
@@ -61,6 +62,8 @@ class Sight:
     stale_after: timedelta = timedelta(seconds=15)
     #: How long a worker takes from start to registration.
     lead: timedelta = timedelta(seconds=1)
+    #: When workers of the pool were last found to have worked, as far as they were asked.
+    worked_at: datetime | None = None
     #: The limit of the type, if it has one.
     limit: Limit | None = None
 
@@ -187,6 +190,7 @@ def _watch(sight: Sight, evidence: _Evidence, standing: Standing, low_need: int 
     peak = 0
     if evidence.whole and evidence.load.jobs == 0:
         empty_since = min(standing.empty_since or sight.now, sight.now)
+        empty_since = max(empty_since, min(sight.worked_at or empty_since, sight.now))
     if evidence.whole and low_need is not None:
         surplus_since = min(standing.surplus_since or sight.now, sight.now)
         peak = max(standing.surplus_peak, low_need)

@@ -34,6 +34,7 @@ class Pool:
     crashes: CrashRecord = CLEAN
     fleet: Fleet = field(default_factory=Fleet)
     limit: Limit | None = None
+    worked_at: datetime | None = None
 
     def look(
         self, load: Load | None = None, *, after: float = 0, missing: tuple[str, ...] = ()
@@ -51,6 +52,7 @@ class Pool:
             hold=self.hold,
             crashes=self.crashes,
             limit=self.limit,
+            worked_at=self.worked_at,
         )
         outcome = decide(self.spec, sight, self.standing)
         self.standing = outcome.standing
@@ -306,6 +308,15 @@ def test_next_due_time_warms_one_worker_up() -> None:
     warm = pool.look(soon, after=4)
     assert (warm.decision.desired, warm.decision.reason) == (1, Reason.BACKLOG)
     assert "the next job is due at 12:00:05Z" in warm.decision.explanation
+
+
+def test_work_that_no_statistics_saw_restarts_the_time_of_emptiness() -> None:
+    pool = Pool(standing=Standing(desired=1))
+    pool.look(IDLE)
+    pool.worked_at = NOON + seconds(6)
+    assert pool.desired(IDLE, after=12) == 1
+    assert pool.standing.empty_since == NOON + seconds(6)
+    assert pool.desired(IDLE, after=4) == 0
 
 
 def test_crash_loop_holds_starts_back_and_says_why() -> None:
