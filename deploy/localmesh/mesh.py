@@ -94,7 +94,9 @@ class LocalMesh:
         """Start what is missing and wait until everything is ready."""
         require_space(self.home)
         with locked(self.home):
-            self._state = State(self.plan.settings, self._file.load().processes)
+            saved = self._file.load()
+            self._require_same_shards(saved.settings)
+            self._state = State(self.plan.settings, saved.processes)
             self._end_unwanted()
             with explained(self.plan.workers):
                 self.plan.workers.mkdir(exist_ok=True)
@@ -144,6 +146,26 @@ class LocalMesh:
         return record.process if record else None
 
     # --- up ---
+
+    def _require_same_shards(self, saved: MeshSettings | None) -> None:
+        """Jobs stay in the shards that hold them: one that is left out takes its jobs along, and
+        one that is added gets none.
+        """
+        wanted = self.plan.settings
+        there = len(list((self.home / "data").glob("shard-*")))
+        if wanted.postgres_urls or not there:
+            return
+        if saved is not None and not saved.postgres_urls:
+            had = saved.shards
+        else:
+            had = max(there, wanted.shards)  # fewer may be what a failed `up` has left behind
+        if had != wanted.shards:
+            raise LocalError(
+                f"the mesh in {self.home} has {had} shards, not {wanted.shards},"
+                " and their number cannot be changed yet",
+                f"Say --shards {had} (or JOBMESH_LOCAL_SHARDS={had}), or remove the mesh with all"
+                " its data (make clean)",
+            )
 
     def _raise_stages(self) -> UpReport:
         started: list[str] = []

@@ -217,6 +217,25 @@ def test_a_failed_up_leaves_alone_what_ran_before(world: World) -> None:
     assert tagged(world.home) == [before]
 
 
+def test_another_number_of_shards_is_refused_and_the_mesh_left_alone(world: World) -> None:
+    for index in range(2):
+        (world.home / "data" / f"shard-{index}").mkdir(parents=True)
+    # As an `up` with two shards of its own left it.
+    world.up(shards=2)
+    saved = StateFile(world.home).load()
+    assert saved.settings is not None
+    StateFile(world.home).save(replace(saved, settings=replace(saved.settings, postgres_urls=())))
+    running = world.process("orchestrator")
+    for count in (1, 3):
+        with pytest.raises(LocalError, match=rf"has 2 shards, not {count}.*--shards 2.*make clean"):
+            world.up(shards=count, postgres_urls=())
+    assert running.alive()
+    (world.home / "state.json").rename(world.home / "state.lost")
+    with pytest.raises(LocalError, match="has 2 shards, not 1"):
+        world.up(shards=1, postgres_urls=())
+    (world.home / "state.lost").rename(world.home / "state.json")
+
+
 def test_a_second_command_at_the_same_time_is_refused(world: World) -> None:
     world.home.mkdir()
     with (world.home / "lock").open("a+") as file:
