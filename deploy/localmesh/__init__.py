@@ -19,8 +19,10 @@ schedulers, enqueue, Orchestrator, servers.
     home/data/<server>   home/logs/<unit>.log   home/workers/<worker>.json   home/state.json   lock
 
 Workers are the Scaler's: its process driver starts them with its own environment, and each writes
-`<worker_id>.json` with `{"pid", "start_time", "type"}` into JOBMESH_LOCAL_WORKERS_DIR when it
-starts and removes it when it ends. `start_time` is field 22 of /proc/self/stat.
+`<worker_id>.json` with `{"pid", "start_time", "type", "address"}` into JOBMESH_LOCAL_WORKERS_DIR
+when it starts and removes it when it ends. `start_time` is field 22 of /proc/self/stat. At its
+address `down` says how long its jobs may still run: by itself it would wait for as long as its pool
+allows, be killed meanwhile, and its jobs be lost instead of handed back.
 
 Problems a user can mend are a `LocalError` with one line that names the cause and the way out.
 Linux only: processes are watched through /proc and pidfds.

@@ -22,7 +22,13 @@ from localmesh.launch import Running, require_space, start_units
 from localmesh.plan import Plan, Reroute, direct
 from localmesh.processes import Process, descendants, tagged
 from localmesh.progress import Progress, Teller, silent
-from localmesh.service import GRACE_SECONDS, Service, drain_ladder
+from localmesh.service import (
+    GRACE_SECONDS,
+    Service,
+    drain_ladder,
+    hand_back_ladder,
+    limit_drain,
+)
 from localmesh.settings import MeshSettings
 from localmesh.state import Record, State, StateFile, WorkerRecord, locked, read_workers
 from localmesh.stopping import Doomed, stop_all
@@ -54,7 +60,8 @@ def up(home: Path, settings: MeshSettings, progress: Progress = silent) -> UpRep
 def down(home: Path, progress: Progress = silent, grace: float = GRACE_SECONDS) -> None:
     """Stop every process of the mesh in `home`; data stays.
 
-    A service or worker that has not drained after `grace` seconds is killed.
+    Jobs may run on for `grace` seconds, then their workers hand them back. A service or worker that
+    does not end is killed.
     """
     LocalMesh.saved(home, progress).down(grace)
 
@@ -289,7 +296,12 @@ def _worker(worker: WorkerRecord, grace: float) -> Doomed:
     def sweep() -> None:
         worker.file.unlink(missing_ok=True)
 
-    return Doomed(worker.worker_id, "worker", worker.process, drain_ladder(grace), sweep)
+    def limit() -> None:
+        if worker.address:
+            limit_drain(worker.address, grace)
+
+    ladder = hand_back_ladder(grace)
+    return Doomed(worker.worker_id, "worker", worker.process, ladder, sweep, limit)
 
 
 def _stray(process: Process) -> Doomed:

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from localmesh.settings import ServiceSpec
 from localmesh.unit import PROBE_SECONDS, Kind, Unit
 
 GRACE_SECONDS = 25.0
+#: How long a worker has to hand back what it did not finish, and to end.
+HAND_BACK_SECONDS = 5.0
 # What only some services may know comes from the plan, never from the caller's environment.
 _WITHHELD = ("JOBMESH_POSTGRES_URLS", "JOBMESH_SHARD_DSNS", "JOBMESH_S3_SECRET_KEY")
 _CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
@@ -25,6 +28,11 @@ _CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_p
 def drain_ladder(grace: float) -> StopLadder:
     """Ask a service to drain, and end it if it has not within `grace` seconds."""
     return ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0))
+
+
+def hand_back_ladder(grace: float) -> StopLadder:
+    """As `drain_ladder`, for a worker whose jobs may run for `grace` seconds and then go back."""
+    return drain_ladder(grace + min(grace, HAND_BACK_SECONDS))
 
 
 class Service(Unit):
@@ -78,6 +86,23 @@ class Service(Unit):
         except OSError as error:
             raise NotReadyError(f"no answer on port {self.port}: {error}") from error
         check_health(self.target, self._spec.health)
+
+
+def limit_drain(target: str, seconds: float) -> None:
+    """Have a worker drain, and hand back what it has not finished by then. It may not hear it: the
+    signal that follows drains it too, only for as long as it was told at its start.
+    """
+    import grpc
+    from jobmesh.v1 import worker_service_pb2, worker_service_pb2_grpc
+
+    request = worker_service_pb2.WorkerServiceDrainRequest()
+    request.timeout.FromNanoseconds(int(seconds * 1e9))
+    with (
+        grpc.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel,
+        suppress(grpc.RpcError),
+    ):
+        stub: Any = worker_service_pb2_grpc.WorkerServiceStub(channel)
+        stub.Drain(request, timeout=PROBE_SECONDS)
 
 
 def check_health(target: str, service: str) -> None:

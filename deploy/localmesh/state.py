@@ -88,6 +88,8 @@ class WorkerRecord:
     type: str
     process: Process
     file: Path
+    #: Where its WorkerService listens; empty if it did not say.
+    address: str = ""
 
 
 def read_workers(folder: Path) -> list[WorkerRecord]:
@@ -97,7 +99,8 @@ def read_workers(folder: Path) -> list[WorkerRecord]:
         try:
             data = json.loads(file.read_text())
             process = Process(int(data["pid"]), int(data["start_time"]))
-            record = WorkerRecord(file.stem, str(data.get("type", "")), process, file)
+            type_, address = str(data.get("type", "")), str(data.get("address", ""))
+            record = WorkerRecord(file.stem, type_, process, file, address)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # being written, or just removed
         if record.process.alive():

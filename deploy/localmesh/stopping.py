@@ -15,18 +15,24 @@ def leave_nothing() -> None:
     """The sweep of a process that leaves nothing behind."""
 
 
+def say_nothing() -> None:
+    """The word to a process that knows by itself how to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """A process that is to end, and what to tidy up after it."""
+    """A process that is to end, what to tell it before, and what to tidy up after it."""
 
     name: str
     kind: Kind
     process: Process
     ladder: StopLadder
     sweep: Callable[[], None] = leave_nothing
+    prepare: Callable[[], None] = say_nothing
 
     def stop(self) -> bool:
         """End it; True if it ended at the first signal."""
+        self.prepare()
         willing = self.process.stop(self.ladder)
         self.sweep()
         return willing

@@ -190,6 +190,14 @@ def test_down_kills_a_service_that_does_not_drain(world: World) -> None:
     assert tagged(world.home) == []
 
 
+def test_down_has_busy_workers_hand_back_when_the_grace_is_over(world: World) -> None:
+    world.up(environment={"STANDIN_WORKER": "busy"})
+    (worker,) = read_workers(world.home / "workers")
+    world.down(grace=2.0)
+    assert worker.worker_id in world.told("stopped")
+    assert (world.home / "workers" / "handed-back").exists()
+
+
 def test_down_twice_and_without_a_mesh_is_fine(world: World) -> None:
     world.down()
     world.up()

@@ -56,7 +56,7 @@ class EtcdStanding:
             await self._registry.replace(self._keys.type(type_), b"", 0)
         key = self._keys.worker(self.worker_id)
         await self._registry.put(key, info_to_proto(info).SerializeToString(), self.lease)
-        self._presence.show(self.worker_id, tuple(info.capacity))
+        self._presence.show(self.worker_id, tuple(info.capacity), info.address)
 
     @property
     def trusted_until(self) -> float:

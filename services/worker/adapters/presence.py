@@ -18,7 +18,7 @@ class Presence:
     def __init__(self, folder: str | None) -> None:
         self._folder = Path(folder) if folder else None
 
-    def show(self, worker_id: str, types: Sequence[str]) -> None:
+    def show(self, worker_id: str, types: Sequence[str], address: str) -> None:
         if self._folder is None:
             return
         about = {
@@ -27,6 +27,7 @@ class Presence:
             "start_time": process_start_time(),
             "type": ",".join(types),
             "types": list(types),
+            "address": address,
         }
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
