@@ -59,6 +59,11 @@ class Screen:
         """Whether somebody looks on: then things may move."""
         return is_terminal(sys.stderr) and not self.as_json
 
+    @property
+    def shows_results(self) -> bool:
+        """Whether results go to somebody's eyes; else to a file or a program, which wants all."""
+        return sys.stdout.isatty()
+
     def message(self, message: Message) -> None:
         """One message as one line of canonical protobuf JSON."""
         self.line(self.as_dict(message))

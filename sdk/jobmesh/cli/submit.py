@@ -254,13 +254,15 @@ def summary(job: Job) -> str:
 
 
 async def _print_output(handle: AsyncJobHandle, screen: Screen, job: Job) -> None:
-    """A small output as it is; a large one is left where it is."""
+    """The output as it is. Only a terminal is spared a large one."""
     from jobmesh.v1.job_pb2 import Job as JobMessage
 
     assert isinstance(job.message, JobMessage)
     output = job.message.output
-    if output.HasField("object"):
+    if output.HasField("object") and screen.shows_results:
         screen.note(f"the output has {output.object.size_bytes:,} bytes: jobmesh output {job.id}")
+    elif output.HasField("object"):
+        screen.bytes(await handle.read())
     elif output.data:
         screen.bytes(output.data if output.data.endswith(b"\n") else output.data + b"\n")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from jobmesh.cli.app import app
+from jobmesh.cli.screen import Screen
 from jobmesh.v1.job_pb2 import Failure, JobSpec
 from typer.testing import CliRunner
 
@@ -116,6 +117,21 @@ async def test_submit_and_wait_prints_the_output_and_the_way_there(
     assert (ran.code, ran.out) == (0, '{"a": 1}\n')
     assert "SUCCEEDED" in ran.err
     assert ESCAPE not in ran.err
+
+
+async def test_submit_and_wait_gives_a_pipe_the_whole_of_a_stored_output(
+    run: Run, mesh: MemoryMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh.on_stored = succeed
+    large = tmp_path / "large.txt"
+    large.write_bytes(b"0123456789" * 30_000)
+    ran = await run("submit", "echo", "-i", f"@{large}", "--wait")
+    assert (ran.code, ran.out) == (0, large.read_text())
+    assert "jobmesh output" not in ran.err
+    monkeypatch.setattr(Screen, "shows_results", True)
+    ran = await run("submit", "echo", "-i", f"@{large}", "--wait")
+    assert (ran.code, ran.out) == (0, "")
+    assert "the output has 300,000 bytes: jobmesh output" in ran.err
 
 
 async def test_a_job_that_fails_ends_the_command_with_1(run: Run, mesh: MemoryMesh) -> None:
