@@ -137,7 +137,7 @@ HINTS: Mapping[str, str] = {
     "SHARD_UNAVAILABLE": "look at: jobmesh shard list",
     "SCHEDULE_EXISTS": "choose another name, or delete it: jobmesh schedule delete NAME",
     "POOL_EXISTS": "the type has a pool with other settings: jobmesh pool list",
-    "UNREACHABLE": "start a mesh here with: jobmesh up, or set JOBMESH_ADDRESS",
+    "UNREACHABLE": "start a mesh here with: jobmesh up, or set {variable}",
 }
 
 
@@ -175,7 +175,8 @@ class CallError(JobmeshError):
     @property
     def hint(self) -> str:
         """What to do about it; empty when there is nothing general to say."""
-        return HINTS.get(self.reason, "")
+        named = {"variable": "JOBMESH_ADDRESS", **self.metadata}
+        return HINTS.get(self.reason, "").format_map(named)
 
     @property
     def line(self) -> str:

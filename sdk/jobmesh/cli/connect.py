@@ -7,9 +7,11 @@ this folder (it may have ports of its own), then the default ports on this machi
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from jobmesh.errors import Unavailable
 
 if TYPE_CHECKING:
     from jobmesh.client import AsyncClient
@@ -42,8 +44,15 @@ def home_folder(given: Path | None = None) -> Path:
 
 def address_of(service: str, given: str | None = None) -> str:
     """host:port of a service."""
+    return addresses_of(service, given)[0]
+
+
+def addresses_of(service: str, given: str | None = None) -> list[str]:
+    """host:port of every replica of a service that we know of."""
     variable, default = DEFAULTS[service]
-    return given or os.environ.get(variable) or _local_address(service) or default
+    if said := given or os.environ.get(variable):
+        return [said]
+    return _local_addresses(service) or [default]
 
 
 def folder_for_workers(address: str | None) -> str:
@@ -52,16 +61,15 @@ def folder_for_workers(address: str | None) -> str:
     return str(Path.cwd()) if host in ("127.0.0.1", "localhost", "[::1]") else ""
 
 
-def _local_address(service: str) -> str:
+def _local_addresses(service: str) -> list[str]:
     home = home_folder()
     if not (home / "state.json").exists():
-        return ""
+        return []
     try:
         from localmesh.mesh import LocalMesh
     except ImportError:  # the local stack is an extra
-        return ""
-    targets = LocalMesh.saved(home).plan.targets(service)
-    return targets[0] if targets else ""
+        return []
+    return LocalMesh.saved(home).plan.targets(service)
 
 
 def client(address: str | None, namespace: str) -> AsyncClient:
@@ -73,7 +81,21 @@ def client(address: str | None, namespace: str) -> AsyncClient:
 def caller(service: str, address: str | None) -> Caller:
     from jobmesh.client.caller import Caller
 
-    return Caller(address_of(service, address), attempts=ATTEMPTS)
+    variable, _ = DEFAULTS[service]
+    where = address_of(service, address)
+    return Caller(where, attempts=ATTEMPTS, service=service, variable=variable)
+
+
+async def ask_any(service: str, address: str | None, ask: Callable[[Caller], Awaitable[T]]) -> T:
+    """The answer of the first replica that is there; for what any of them can do."""
+    *others, last = addresses_of(service, address)
+    for where in others:
+        try:
+            return await ask(caller(service, where))
+        except Unavailable as error:
+            if error.reason != "UNREACHABLE":
+                raise
+    return await ask(caller(service, last))
 
 
 def pools(address: str | None) -> Pools:

@@ -70,7 +70,7 @@ def type_pause(
     async def run() -> None:
         from jobmesh.client.operators import pause_type
 
-        await pause_type(connect.caller("scheduler", address), type, note)
+        await connect.ask_any("scheduler", address, lambda one: pause_type(one, type, note))
 
     connect.run(run())
     Screen().note(f"paused {type}")
@@ -86,7 +86,7 @@ def type_resume(
     async def run() -> None:
         from jobmesh.client.operators import resume_type
 
-        await resume_type(connect.caller("scheduler", address), type)
+        await connect.ask_any("scheduler", address, lambda one: resume_type(one, type))
 
     connect.run(run())
     Screen().note(f"resumed {type}")

@@ -60,10 +60,14 @@ class Caller:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         attempts: int = DEFAULT_ATTEMPTS,
         credentials: grpc.ChannelCredentials | None = None,
+        service: str = "mesh",
+        variable: str = ADDRESS_VARIABLE,
     ) -> None:
         self.address = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         self.timeout = timeout
         self.attempts = attempts
+        #: For the words about one that does not answer: what it is, and what says where it is.
+        self.service, self.variable = service, variable
         self._credentials = credentials
         self._channel: grpc.aio.Channel | None = None
 
@@ -117,4 +121,4 @@ class Caller:
 
     def explain(self, error: grpc.aio.AioRpcError, timeout: float) -> CallError:
         """A failed call as an exception of ours."""
-        return from_rpc(error, self.address, timeout)
+        return from_rpc(error, self.address, timeout, self.service, self.variable)

@@ -21,12 +21,20 @@ UNREACHABLE = "UNREACHABLE"
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
-def from_rpc(error: grpc.aio.AioRpcError, address: str, timeout: float) -> CallError:
-    """What a failed call says, as an exception of ours."""
+def from_rpc(
+    error: grpc.aio.AioRpcError, address: str, timeout: float, service: str, variable: str
+) -> CallError:
+    """What a failed call says, as an exception of ours.
+
+    `service` stands at `address`, which the environment variable `variable` may change.
+    """
     code = error.code().name
     packed = _details(error)
     if not packed:
-        return _from_transport(code, error.details() or "", address, timeout)
+        text = error.details() or ""
+        if code == "UNAVAILABLE":
+            return _unreachable(text, address, service, variable)
+        return _from_transport(code, text, address, timeout)
     info = packed.get("ErrorInfo")
     bad = packed.get("BadRequest")
     pace = packed.get("RetryInfo")
@@ -60,12 +68,15 @@ def _unpacked(status: status_pb2.Status) -> Iterator[Message]:
                 yield detail
 
 
+def _unreachable(text: str, address: str, service: str, variable: str) -> CallError:
+    lost = "failed to connect" not in text
+    what = f"lost the connection to {address}" if lost else f"no {service} answers at {address}"
+    metadata = {"variable": variable}
+    return call_error("UNAVAILABLE", what, reason=UNREACHABLE, metadata=metadata)
+
+
 def _from_transport(code: str, text: str, address: str, timeout: float) -> CallError:
     """No service of the mesh said this: gRPC itself did."""
-    if code == "UNAVAILABLE":
-        lost = "failed to connect" not in text
-        what = f"lost the connection to {address}" if lost else f"no mesh answers at {address}"
-        return call_error(code, what, reason=UNREACHABLE)
     if code == "DEADLINE_EXCEEDED":
         return call_error(code, f"no answer from {address} within {timeout:g} s")
     return call_error(code, text or code)

@@ -20,7 +20,14 @@ import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_status import rpc_status
 from jobmesh.v1 import enqueue_service_pb2 as pb
-from jobmesh.v1 import job_pb2, orchestrator_service_pb2, pool_pb2, scaler_service_pb2, topology_pb2
+from jobmesh.v1 import (
+    job_pb2,
+    orchestrator_service_pb2,
+    pool_pb2,
+    scaler_service_pb2,
+    scheduler_service_pb2,
+    topology_pb2,
+)
 from jobmesh.v1.enqueue_service_pb2_grpc import (
     EnqueueServiceServicer,
     add_EnqueueServiceServicer_to_server,
@@ -33,6 +40,10 @@ from jobmesh.v1.payload_pb2 import ObjectRef, Payload
 from jobmesh.v1.scaler_service_pb2_grpc import (
     ScalerServiceServicer,
     add_ScalerServiceServicer_to_server,
+)
+from jobmesh.v1.scheduler_service_pb2_grpc import (
+    SchedulerServiceServicer,
+    add_SchedulerServiceServicer_to_server,
 )
 
 from services.mesh.errors import (
@@ -97,6 +108,9 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
         self.drains = 0
         #: Called with each stored job, to let it "run".
         self.on_stored: Callable[[MemoryMesh, str], None] = lambda mesh, job_id: None
+        #: The services beside this one.
+        self.scaler = MemoryScaler()  # type: ignore[abstract]
+        self.scheduler = MemoryScheduler()  # type: ignore[abstract]
 
     # --- what tests do
 
@@ -422,6 +436,27 @@ class MemoryOrchestrator(OrchestratorServiceServicer):
         )
 
 
+class MemoryScheduler(SchedulerServiceServicer):
+    """Types that are paused, and nothing else."""
+
+    def __init__(self) -> None:
+        self.paused: list[str] = []
+
+    async def Describe(
+        self, request: scheduler_service_pb2.SchedulerServiceDescribeRequest, context: Any
+    ) -> scheduler_service_pb2.SchedulerServiceDescribeResponse:
+        duty = scheduler_service_pb2.ShardDuty(shard="s0")
+        return scheduler_service_pb2.SchedulerServiceDescribeResponse(
+            scheduler_id="scheduler", shards=[duty], paused_types=self.paused
+        )
+
+    async def PauseType(
+        self, request: scheduler_service_pb2.PauseTypeRequest, context: Any
+    ) -> scheduler_service_pb2.PauseTypeResponse:
+        self.paused.append(request.type)
+        return scheduler_service_pb2.PauseTypeResponse()
+
+
 def _content(spec: job_pb2.JobSpec) -> bytes:
     return hashlib.sha256(spec.SerializeToString(deterministic=True)).digest()
 
@@ -455,11 +490,11 @@ async def serve(mesh: MemoryMesh, port: int = 0) -> tuple[grpc.aio.Server, str]:
     """A server on a free port, and its address."""
     server = grpc.aio.server()
     # The rest of each contract answers UNIMPLEMENTED, as the generated base classes do.
-    scaler = MemoryScaler()  # type: ignore[abstract]
     orchestrator = MemoryOrchestrator()  # type: ignore[abstract]
     add_EnqueueServiceServicer_to_server(mesh, server)
-    add_ScalerServiceServicer_to_server(scaler, server)
+    add_ScalerServiceServicer_to_server(mesh.scaler, server)
     add_OrchestratorServiceServicer_to_server(orchestrator, server)
+    add_SchedulerServiceServicer_to_server(mesh.scheduler, server)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     return server, f"127.0.0.1:{bound}"

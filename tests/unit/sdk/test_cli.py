@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobmesh.cli import connect
 from jobmesh.cli.app import app
 from jobmesh.cli.screen import Screen
 from jobmesh.v1.job_pb2 import Failure, JobSpec
@@ -42,7 +43,7 @@ Run = Callable[..., Coroutine[Any, Any, Ran]]
 @pytest.fixture
 def run(address: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command in a thread, beside the loop that serves it."""
-    for variable in ("JOBMESH_ADDRESS", "JOBMESH_SCALER_ADDRESS", "JOBMESH_ORCHESTRATOR_ADDRESS"):
+    for variable, _ in connect.DEFAULTS.values():
         monkeypatch.setenv(variable, address)
 
     async def invoke(*arguments: str, stdin: str | None = None) -> Ran:
@@ -345,6 +346,33 @@ async def test_pools_shards_and_types_are_shown(run: Run) -> None:
     assert (await run("shard", "list", "--json")).lines[0]["name"] == "s0"
     assert (await run("type", "list")).out == "echo\nprimes\n"
     assert (await run("type", "list", "--json")).lines == [{"type": "echo"}, {"type": "primes"}]
+
+
+async def test_any_scheduler_pauses_a_type(
+    run: Run, mesh: MemoryMesh, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JOBMESH_SCHEDULER_ADDRESS")
+    monkeypatch.setattr(connect, "_local_addresses", lambda service: ["127.0.0.1:1", address])
+    assert (await run("type", "pause", "echo")).code == 0
+    assert mesh.scheduler.paused == ["echo"]
+
+
+@pytest.mark.parametrize(
+    ("command", "service", "variable"),
+    [
+        (["type", "pause", "echo"], "scheduler", "JOBMESH_SCHEDULER_ADDRESS"),
+        (["pool", "list"], "scaler", "JOBMESH_SCALER_ADDRESS"),
+        (["shard", "list"], "orchestrator", "JOBMESH_ORCHESTRATOR_ADDRESS"),
+        (["list"], "mesh", "JOBMESH_ADDRESS"),
+    ],
+)
+async def test_who_does_not_answer_is_named_with_its_own_variable(
+    run: Run, command: list[str], service: str, variable: str
+) -> None:
+    ran = await run(*command, "--address", "127.0.0.1:1")
+    assert ran.code == 3
+    assert f"no {service} answers at 127.0.0.1:1" in ran.err
+    assert f"or set {variable}\n" in ran.err
 
 
 async def test_doctor_finds_what_is_well_and_what_is_ill(run: Run, mesh: MemoryMesh) -> None:
