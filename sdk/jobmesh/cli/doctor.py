@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from jobmesh.v1.topology_pb2 import Shard
 
 T = TypeVar("T")
+
+#: How long doctor waits for workers that just start, and how often it looks.
+SETTLE_SECONDS = 4.0
+LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +67,17 @@ async def _examine() -> AsyncIterator[Finding]:
         yield finding
     async for finding in _orchestrator():
         yield finding
+    async for finding in _schedulers():
+        yield finding
     async for finding in _scaler():
         yield finding
 
 
-async def _asked(service: str, ask: Callable[[], Awaitable[T]]) -> tuple[Finding, T | None]:
+async def _asked(
+    service: str, ask: Callable[[], Awaitable[T]], address: str = ""
+) -> tuple[Finding, T | None]:
     """Asks a service something, and notes how long it took to answer."""
-    address = connect.address_of(service)
+    address = address or connect.address_of(service)
     began = time.monotonic()
     try:
         answer = await ask()
@@ -109,6 +118,16 @@ def _of_shard(shard: Shard) -> Finding:
     return Finding(name, False, f"{state}: {shard.last_error}".rstrip(": "), hint)
 
 
+async def _schedulers() -> AsyncIterator[Finding]:
+    """Each by itself: with none of them nothing starts, and the other services do not notice."""
+    from jobmesh.client.operators import describe_scheduler
+
+    for address in connect.addresses_of("scheduler"):
+        caller = connect.caller("scheduler", address)
+        finding, _ = await _asked("scheduler", partial(describe_scheduler, caller), address)
+        yield finding
+
+
 async def _scaler() -> AsyncIterator[Finding]:
     async with connect.pools(None) as pools:
 
@@ -116,9 +135,27 @@ async def _scaler() -> AsyncIterator[Finding]:
             return [pool async for pool in pools.list()]
 
         finding, found = await _asked("scaler", everything)
+        if found is not None:
+            found = await _settled(found, everything)
     yield finding
     for pool in found or ():
         yield _of_pool(pool)
+
+
+async def _settled(found: list[Pool], look: Callable[[], Awaitable[list[Pool]]]) -> list[Pool]:
+    """The pools once the workers that just start have come, or died; or after a while.
+
+    While a crash loop tries again, its pool looks like one that grows.
+    """
+    import asyncio
+
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while any(pool.starting and not pool.actual for pool in found):
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+        found = await look()
+    return found
 
 
 def _of_pool(pool: Pool) -> Finding:

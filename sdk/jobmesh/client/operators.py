@@ -76,6 +76,18 @@ class Pools:
             stream.cancel()
 
 
+async def describe_scheduler(
+    caller: Caller,
+) -> scheduler_pb.SchedulerServiceDescribeResponse:
+    """What one scheduler does: its shards, and which types are paused."""
+    stub = SchedulerServiceStub(caller.channel)
+    request = scheduler_pb.SchedulerServiceDescribeRequest()
+    try:
+        return await caller.call(stub.Describe, request, repeat=True)
+    finally:
+        await caller.close()
+
+
 async def pause_type(caller: Caller, type: str, note: str = "") -> None:
     """No job of the type is started from now on, in the whole mesh; those that run go on."""
     stub = SchedulerServiceStub(caller.channel)

@@ -16,6 +16,7 @@ import pytest
 from jobmesh.cli import connect
 from jobmesh.cli.app import app
 from jobmesh.cli.screen import Screen
+from jobmesh.v1 import pool_pb2
 from jobmesh.v1.job_pb2 import Failure, JobSpec
 from typer.testing import CliRunner
 
@@ -380,13 +381,47 @@ async def test_doctor_finds_what_is_well_and_what_is_ill(run: Run, mesh: MemoryM
     well = await run("doctor")
     assert well.code == 0
     parts = [line.split()[1] for line in well.out.splitlines()]
-    assert parts == ["enqueue", "orchestrator", "shard", "scaler", "pool"]
+    assert parts == ["enqueue", "orchestrator", "shard", "scheduler", "scaler", "pool"]
     mesh.types.clear()
     ill = await run("doctor", "--json")
     assert ill.code == 3
     assert [line["part"] for line in ill.lines if not line["ok"]] == ["types"]
     mesh.faults["ListTypes"] = [Fault(InternalError("c-1"))]
     assert "internal error, see the service's log for c-1" in (await run("doctor")).out
+
+
+async def test_doctor_misses_each_scheduler_that_is_away(
+    run: Run, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JOBMESH_SCHEDULER_ADDRESS")
+    monkeypatch.setattr(connect, "_local_addresses", lambda service: ["127.0.0.1:1", address])
+    ill = await run("doctor", "--json")
+    assert ill.code == 3
+    found = [(line["ok"], line["detail"]) for line in ill.lines if line["part"] == "scheduler"]
+    assert [ok for ok, _ in found] == [False, True]
+    assert "no scheduler answers at 127.0.0.1:1" in found[0][1]
+
+
+async def test_doctor_waits_for_the_verdict_on_a_worker_that_just_starts(
+    run: Run, mesh: MemoryMesh
+) -> None:
+    """Each try of a crash loop looks like a pool that grows, until it has failed."""
+    await run("pool", "create", "echo", "--app", "broken")
+    pool = mesh.scaler.pools["echo"]
+    pool.desired = pool.starting = 1
+    pool.decision.reason = pool_pb2.DECISION_REASON_BACKLOG
+
+    async def crash() -> None:
+        await asyncio.sleep(1)
+        pool.starting = 0
+        pool.decision.reason = pool_pb2.DECISION_REASON_CRASH_LOOP
+        pool.decision.explanation = "workers died 4 times at start"
+
+    crashing = asyncio.create_task(crash())
+    ill = await run("doctor")
+    await crashing
+    assert ill.code == 3
+    assert "✗ pool echo      workers died 4 times at start — try it here" in ill.out
 
 
 # --- as a process
