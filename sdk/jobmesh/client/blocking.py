@@ -53,6 +53,9 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a Client's own thread cannot wait for itself: use an AsyncClient")
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("this Client is closed: use it inside its with block")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -114,6 +114,23 @@ def test_a_closed_client_leaves_no_thread_and_closes_twice() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.enqueue("echo"),
+        lambda client: list(client.list()),
+        lambda client: client.schedules.get("nightly"),
+        lambda client: client.job("x").result(),
+    ],
+)
+def test_a_closed_client_says_that_it_is(call: Callable[[Client], object]) -> None:
+    with Client("127.0.0.1:1") as client:
+        pass
+    with pytest.raises(RuntimeError, match="this Client is closed"):
+        call(client)
+
+
 @pytest.mark.parametrize(
     ("blocking", "asynchronous", "only_async"),
     [
