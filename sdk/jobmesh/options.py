@@ -63,6 +63,27 @@ class NewJob:
     #: Where it stands in the `enqueue_many` that was given it last.
     _place: tuple[Any, int] | None = field(default=None, init=False, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        """TypeError names what protobuf would refuse without a name."""
+        if not isinstance(self.type, str) and not hasattr(self.type, "spec"):
+            raise TypeError(f"type: {_not_a_type(self.type)}")
+        priority: Any = self.priority
+        if priority is not None and not isinstance(priority, int):
+            raise TypeError(f"priority: {priority!r} is not a number from 0 to 9")
+        labels: Mapping[Any, Any] = self.labels or {}
+        for key, value in labels.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(
+                    f"labels: both of {key!r}: {value!r} must be text, as in {{'a': '1'}}"
+                )
+
+
+def _not_a_type(given: object) -> str:
+    name = getattr(given, "__name__", "")
+    if callable(given) and name:
+        return f"{name} is a plain function: decorate it with @job, or give a type's name"
+    return f"{given!r} is neither a type's name nor a function with @job"
+
 
 class EnqueueOptions(TypedDict, total=False):
     """The keyword arguments of `enqueue`: the fields of NewJob."""
@@ -83,3 +104,15 @@ class EnqueueOptions(TypedDict, total=False):
     content_type: str
     after: Waits
     unique: str | Unique | None
+
+
+def new_job(type: str | JobFunction[..., Any], input: Any, options: EnqueueOptions) -> NewJob:
+    """The job that `enqueue(type, input, **options)` means; TypeError names what is no option."""
+    unknown = options.keys() - EnqueueOptions.__annotations__.keys()
+    if unknown:
+        known = ", ".join(EnqueueOptions.__annotations__)
+        raise TypeError(
+            f"{', '.join(sorted(unknown))}: no option of a job. A handler is given one input: pass "
+            f"a dict or a dataclass. The options are {known}"
+        )
+    return NewJob(type, input, **options)

@@ -25,7 +25,7 @@ from jobmesh.client.watch import PATIENCE_SECONDS, Watch
 from jobmesh.errors import CallError
 from jobmesh.handlers import JobFunction
 from jobmesh.model import Job, JobEvent, JobState
-from jobmesh.options import EnqueueOptions, NewJob
+from jobmesh.options import EnqueueOptions, NewJob, new_job
 from jobmesh.v1 import enqueue_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class AsyncClient(JobChanges, TypeCalls):
 
         Calls that are made beside each other share messages, and are answered each by itself.
         """
-        new = NewJob(type, input, **options)
+        new = new_job(type, input, options)
         space = self._session.namespace(namespace)
         key = Key.of(new.idempotency_key, tag=self._session.submit(space).tag)
         request = pb.EnqueueRequest(

@@ -14,7 +14,7 @@ from jobmesh.client.session import Session
 from jobmesh.client.submission import to_spec
 from jobmesh.client.timing import RULES, TIMING, ScheduleOptions, Timing, apply_timing
 from jobmesh.model import Backfill, ClockChange, Job, Schedule, SchedulePreview
-from jobmesh.options import EnqueueOptions, NewJob
+from jobmesh.options import EnqueueOptions, NewJob, new_job
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import schedule_pb2
 from jobmesh.v1.payload_pb2 import Payload
@@ -62,7 +62,7 @@ class AsyncSchedules:
             raise ValueError("a schedule has no idempotency_key: its name makes a repetition safe")
         message = schedule_pb2.Schedule(name=name)
         apply_timing(message, timing)
-        new, space = NewJob(type, input, **job), self._session.namespace(namespace)
+        new, space = new_job(type, input, job), self._session.namespace(namespace)
         message.template.CopyFrom(to_spec(new, await self._session.payload(new, space)))
         request = pb.CreateScheduleRequest(namespace=space, schedule=message)
         answer = await self._session.call(self._session.stub.CreateSchedule, request)

@@ -180,6 +180,27 @@ async def test_contradictions_are_refused_here(
         await client.enqueue("echo", **options)
 
 
+def plain(url: str) -> None:
+    """A function without @job."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((plain, 1), {}, "type: plain is a plain function: decorate it with @job"),
+        ((7,), {}, "type: 7 is neither a type's name nor"),
+        (("echo",), {"labels": {"a": 1}}, "labels: both of 'a': 1 must be text"),
+        (("echo",), {"priority": "high"}, "priority: 'high' is not a number from 0 to 9"),
+        (("echo",), {"url": "a.png"}, "url: no option of a job.* one input: pass a dict .* delay,"),
+    ],
+)
+async def test_arguments_of_the_wrong_kind_are_named(
+    client: AsyncClient, arguments: tuple[Any, ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        await client.enqueue(*arguments, **options)
+
+
 # --- keys and retries
 
 
