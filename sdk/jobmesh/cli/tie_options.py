@@ -41,14 +41,18 @@ def parse_after(given: list[str] | None) -> list[After]:
 
 
 def parse_unique(given: str | None) -> Unique | None:
-    """`KEY` or `KEY:POLICY`. A key may have colons: only a known policy is cut off."""
+    """`KEY` or `KEY:POLICY`. A key with colons needs a policy, so that no misspelt one hides in it.
+
+    ValueError says which there are.
+    """
     from jobmesh.ties import Unique, UniquePolicy
 
     if given is None:
         return None
     key, colon, policy = given.rpartition(":")
-    if not colon or policy not in get_args(UniquePolicy):
+    if not colon:
         key, policy = given, "keep"
-    if not key:
-        raise ValueError(f"--unique: {given!r} is not KEY[:keep|replace|refuse]")
+    if not key or policy not in get_args(UniquePolicy):
+        way = f"; a key with colons needs one, as in {given}:keep" if key else ""
+        raise ValueError(f"--unique: {given!r} is not KEY[:keep|replace|refuse]{way}")
     return Unique(key, policy)  # type: ignore[arg-type]
