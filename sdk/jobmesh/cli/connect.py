@@ -7,11 +7,13 @@ this folder (it may have ports of its own), then the default ports on this machi
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jobmesh.errors import Unavailable
+from jobmesh.cli.failures import CommandError
+from jobmesh.errors import CallError, Unavailable
 
 if TYPE_CHECKING:
     from jobmesh.client import AsyncClient
@@ -76,6 +78,23 @@ def client(address: str | None, namespace: str) -> AsyncClient:
     from jobmesh.client import AsyncClient
 
     return AsyncClient(address_of("enqueue", address), namespace=namespace, attempts=ATTEMPTS)
+
+
+@asynccontextmanager
+async def near_types_named(client: AsyncClient, type: str) -> AsyncIterator[None]:
+    """If the mesh does not know the type, but one that is nearly called so, the error says it."""
+    try:
+        yield
+    except CallError as error:
+        if error.reason != "UNKNOWN_TYPE":
+            raise
+        from difflib import get_close_matches
+
+        near = get_close_matches(type, await client.types(), n=1)
+        if not near:
+            raise
+        message = f"{error.message} ({error.reason})"
+        raise CommandError(message, f"did you mean {near[0]}? jobmesh type list") from None
 
 
 def caller(service: str, address: str | None) -> Caller:

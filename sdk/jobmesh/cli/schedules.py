@@ -94,10 +94,12 @@ def create(
     options = _options(said)
     options["content_type"] = given.content_type
 
-    def make(schedules: AsyncSchedules) -> Awaitable[Schedule]:
-        return schedules.create(name, type, given.content, **options)
+    async def make() -> Schedule:
+        client = connect.client(address, namespace)
+        async with client, connect.near_types_named(client, type):
+            return await client.schedules.create(name, type, given.content, **options)
 
-    _act(address, namespace, json, make)
+    _show(Screen(json), [connect.run(make())])
 
 
 @schedule_app.command()

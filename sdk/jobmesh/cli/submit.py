@@ -199,7 +199,8 @@ async def _submit(
     patience: Patience,
 ) -> None:
     async with client:
-        handle = await client.enqueue(type, given.content, **options)
+        async with connect.near_types_named(client, type):
+            handle = await client.enqueue(type, given.content, **options)
         if patience.wait:
             await _wait(client, handle, screen, patience.seconds)
         elif screen.as_json:
@@ -276,7 +277,7 @@ async def _create_schedule(
     rule: Rule,
     options: EnqueueOptions,
 ) -> None:
-    async with client:
+    async with client, connect.near_types_named(client, type):
         made = await client.schedules.create(name, type, given.content, **rule.timing(), **options)
     print_schedule(screen, made)
 

@@ -20,7 +20,7 @@ from jobmesh.v1 import pool_pb2
 from jobmesh.v1.job_pb2 import Failure, JobSpec
 from typer.testing import CliRunner
 
-from services.mesh.errors import InternalError, InvalidField
+from services.mesh.errors import InternalError, InvalidField, UnknownType
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
 from tests.unit.sdk.test_client import succeed
 
@@ -203,6 +203,7 @@ async def test_cron_makes_a_schedule_in_its_zone(run: Run, mesh: MemoryMesh) -> 
     ("arguments", "code", "message"),
     [
         (["submit", "nope"], 1, "(UNKNOWN_TYPE) — start a worker that serves it"),
+        (["submit", "ehco"], 1, "'ehco' (UNKNOWN_TYPE) — did you mean echo?"),
         (["submit", "echo", "--input", "{"], 2, "--input: not JSON"),
         (["submit", "echo", "--input", "@nowhere"], 2, "cannot read nowhere"),
         (["submit", "echo", "--delay", "soon"], 2, "'soon' is not a span"),
@@ -228,6 +229,15 @@ async def test_an_error_is_one_line_with_a_way_out(
     assert message in ran.err
     assert ran.out == ""
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("command", [["submit", "prime"], ["schedule", "create", "s", "prime"]])
+async def test_a_misspelt_type_of_a_schedule_is_told_by_its_neighbour(
+    run: Run, mesh: MemoryMesh, command: list[str]
+) -> None:
+    mesh.faults["CreateSchedule"] = [Fault(UnknownType("prime"))]
+    ran = await run(*command, "--every", "5m")
+    assert (ran.code, "did you mean primes?" in ran.err) == (1, True)
 
 
 async def test_a_refused_field_is_named(run: Run, mesh: MemoryMesh) -> None:
