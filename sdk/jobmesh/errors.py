@@ -135,7 +135,8 @@ HINTS: Mapping[str, str] = {
     "PAYLOAD_TOO_LARGE": "pass a pathlib.Path, and it is uploaded as a file",
     "NO_HEALTHY_SHARD": "look at: jobmesh shard list",
     "SHARD_UNAVAILABLE": "look at: jobmesh shard list",
-    "SCHEDULE_EXISTS": "choose another name, or delete it: jobmesh schedule delete NAME",
+    "SCHEDULE_EXISTS": "choose another name; or change it: jobmesh schedule update NAME; "
+    "or delete it: jobmesh schedule delete NAME",
     "POOL_EXISTS": "the type has a pool with other settings: jobmesh pool list",
     "UNREACHABLE": "start a mesh here with: jobmesh up, or set {variable}",
 }

@@ -39,6 +39,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 OneOrMany = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="The job's id; without it, say which jobs.")
 ]
+#: The options that say which jobs are meant.
+CHOOSING = "--state, --type, --label, --schedule, --since, --until"
 
 
 def explain(
@@ -229,9 +231,9 @@ def _check_either(job_id: str | None, chosen: dict[str, Any], dry_run: bool) -> 
     """An id, or a filter that says something: never everything by accident."""
     many = any(chosen.values())
     if job_id is not None and (many or dry_run):
-        raise ValueError("give an ID, or --state, --type and --label, not both")
+        raise ValueError(f"give an ID, or some of {CHOOSING}, not both")
     if job_id is None and not many:
-        raise ValueError("give an ID, or say which jobs with --state, --type or --label")
+        raise ValueError(f"give an ID, or say which jobs with {CHOOSING}")
 
 
 def _say(screen: Screen, number: int, done: str) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from jobmesh.cli import connect, render
 from jobmesh.cli.failures import UNAVAILABLE, CommandError
-from jobmesh.cli.options import AsJson, Home
+from jobmesh.cli.options import AsJson, Home, parse_app
 from jobmesh.cli.screen import Screen, columns
 from jobmesh.cli.steps import StepView
 from jobmesh.times import human, seconds
@@ -248,6 +248,7 @@ def worker(
 
     It joins the mesh of this folder, or the one that the JOBMESH_… variables name.
     """
+    app = parse_app(app)
     if app is None and not command and not attach:
         raise ValueError("give --app, --command or --attach: nothing would be served")
     arguments = [sys.executable, "-m", "services.worker", "--app", app or ""]

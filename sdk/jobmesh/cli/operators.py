@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobmesh.cli import connect, render
-from jobmesh.cli.options import AsJson, OrchestratorAddress, ScalerAddress
+from jobmesh.cli.options import AsJson, OrchestratorAddress, ScalerAddress, parse_app
 from jobmesh.cli.screen import Screen
 from jobmesh.times import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jobmesh.client.operators import Pools
     from jobmesh.v1.pool_pb2 import Pool, PoolSpec
     from jobmesh.v1.scaler_service_pb2 import WatchPoolsResponse
     from jobmesh.v1.topology_pb2 import Topology
@@ -68,6 +69,7 @@ def pool_create(
     from jobmesh.v1.pool_pb2 import PoolSpec, ProcessDriver
 
     spec = PoolSpec(type=type, min_workers=minimum, max_workers=maximum)
+    app = parse_app(app)
     if app is not None:
         where = connect.folder_for_workers(address) if directory is None else directory
         driver = ProcessDriver(app=app, capacity=capacity, directory=where)
@@ -107,10 +109,21 @@ def pool_watch(
 
     async def run(screen: Screen) -> None:
         async with connect.pools(address) as pools:
+            if types:
+                await _note_missing(screen, pools, types)
             async for change in pools.watch(types or []):
                 _show_change(screen, change)
 
     connect.run(run(Screen(json)))
+
+
+async def _note_missing(screen: Screen, pools: Pools, types: Sequence[str]) -> None:
+    """A watch waits for pools that are yet to be made; of a misspelt one it would say nothing."""
+    known = [pool.spec.type async for pool in pools.list()]
+    for type in types:
+        if type not in known:
+            names = ", ".join(known) or "none"
+            screen.note(f"there is no pool of {type} yet; there are: {names}")
 
 
 def _show_change(screen: Screen, change: WatchPoolsResponse) -> None:

@@ -111,4 +111,21 @@ def parse_past(text: str | None) -> datetime | None:
     try:
         return now - timedelta(seconds=seconds(text))
     except ValueError:
+        pass
+    try:
         return instant(text, now)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time in the past: use for example 2h, or 2026-12-24T18:00+01:00"
+        ) from None
+
+
+def parse_app(text: str | None) -> str | None:
+    """`MODULE[:APP]`; ValueError if it is the module's file instead."""
+    module, colon, app = (text or "").partition(":")
+    if module.endswith(".py"):
+        name = module.removesuffix(".py").strip("./").replace("/", ".") or "MODULE"
+        raise ValueError(
+            f"--app: {text} is a file: name the module, without .py: {name}{colon}{app}"
+        )
+    return text

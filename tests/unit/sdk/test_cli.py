@@ -219,6 +219,14 @@ async def test_cron_makes_a_schedule_in_its_zone(run: Run, mesh: MemoryMesh) -> 
         (["schedule", "get", "none"], 1, "(SCHEDULE_NOT_FOUND)"),
         (["submit", "echo", "--address", "127.0.0.1:1"], 3, "no mesh answers at 127.0.0.1:1"),
         (["frobnicate"], 2, "No such command"),
+        (
+            ["list", "--since", "yesterday"],
+            2,
+            "'yesterday' is no time in the past: use for example 2h",
+        ),
+        (["cancel"], 2, "--state, --type, --label, --schedule, --since, --until"),
+        (["worker", "--app", "my/module.py"], 2, "without .py: my.module"),
+        (["pool", "create", "echo", "--app", "module.py:app"], 2, "without .py: module:app"),
     ],
 )
 async def test_an_error_is_one_line_with_a_way_out(
@@ -357,6 +365,19 @@ async def test_pools_shards_and_types_are_shown(run: Run) -> None:
     assert (await run("shard", "list", "--json")).lines[0]["name"] == "s0"
     assert (await run("type", "list")).out == "echo\nprimes\n"
     assert (await run("type", "list", "--json")).lines == [{"type": "echo"}, {"type": "primes"}]
+
+
+async def test_a_watch_says_which_pools_are_not_there(run: Run) -> None:
+    await run("pool", "create", "echo")
+    watched = await run("pool", "watch", "ehco")
+    assert watched.err == "there is no pool of ehco yet; there are: echo\n"
+    assert (await run("pool", "watch", "echo")).err == ""
+
+
+async def test_a_schedule_that_exists_may_be_changed(run: Run) -> None:
+    await run("submit", "echo", "--every", "5m", "--name", "tick")
+    again = await run("submit", "primes", "--every", "5m", "--name", "tick")
+    assert "jobmesh schedule update NAME" in again.err
 
 
 async def test_any_scheduler_pauses_a_type(
