@@ -25,6 +25,7 @@ from jobmesh.cli.options import (
     parse_labels,
 )
 from jobmesh.cli.screen import Screen, columns
+from jobmesh.cli.tracebacks import last_traceback
 
 if TYPE_CHECKING:
     from jobmesh.client import AsyncClient
@@ -37,7 +38,7 @@ def get(
     address: Address = None,
     json: AsJson = False,
 ) -> None:
-    """Show one job: state, times, attempts, input and output."""
+    """Show one job: state, times, attempts, input and output, and where its handler failed."""
     connect.run(_get(connect.client(address, namespace), Screen(json), id))
 
 
@@ -51,6 +52,8 @@ async def _get(client: AsyncClient, screen: Screen, job_id: str) -> None:
     if job.attempts:
         screen.text("")
         screen.table(render.ATTEMPT_COLUMNS, render.attempt_rows(job))
+    if where := last_traceback(job):
+        screen.text(f"\n{where}")
 
 
 def list_(

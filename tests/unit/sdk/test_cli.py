@@ -16,6 +16,7 @@ import pytest
 from jobmesh.cli import connect
 from jobmesh.cli.app import app
 from jobmesh.cli.screen import Screen
+from jobmesh.cli.tracebacks import own_frames
 from jobmesh.v1 import pool_pb2
 from jobmesh.v1.job_pb2 import Failure, JobSpec
 from typer.testing import CliRunner
@@ -273,6 +274,44 @@ async def test_get_shows_a_job_for_people_and_for_machines(run: Run, mesh: Memor
     job = (await run("get", job_id, "--json")).lines[0]
     assert (job["id"], job["state"], job["spec"]["type"]) == (job_id, "JOB_STATE_SUCCEEDED", "echo")
     assert job["output"] == {"data": "WzFd", "contentType": "application/json"}
+
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/opt/jobmesh/services/worker/executor/child.py", line 92, in _run
+    result = invoke(spec, data, context)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/opt/jobmesh/sdk/jobmesh/invocation.py", line 61, in invoke
+    return function(*arguments)
+  File "/home/me/app.py", line 7, in halve
+    return share(n, 0)
+  File "/home/me/app.py", line 3, in share
+    return n / parts
+           ~~^~~~~~~
+ZeroDivisionError: division by zero
+"""
+
+
+async def test_get_shows_where_a_handler_failed(run: Run, mesh: MemoryMesh) -> None:
+    failure = Failure(type="ZeroDivisionError", message="division by zero", traceback=TRACEBACK)
+
+    def fail(mesh: MemoryMesh, job_id: str) -> None:
+        mesh.move(job_id, "DISPATCHED")
+        mesh.move(job_id, "FAILED", failure=failure)
+
+    mesh.on_stored = fail
+    shown = await run("get", (await run("submit", "echo")).out.strip())
+    first, *_ = TRACEBACK.splitlines()
+    its_own = TRACEBACK.partition('  File "/home')[2]
+    assert shown.out.endswith(f'\n\n{first}\n  File "/home{its_own}')
+    assert "invocation.py" not in shown.out
+
+
+def test_a_failure_before_the_handler_has_no_traceback_to_show() -> None:
+    ours = TRACEBACK.partition('  File "/home')[0] + "InputError: n: expected int, got str\n"
+    assert own_frames(ours) == ""
+    other = "Error: no\n    at run (/home/me/executor.js:3:9)"
+    assert own_frames(other) == other
 
 
 async def test_list_filters_and_limits(run: Run, mesh: MemoryMesh) -> None:
