@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from jobmesh import InputError
 from jobmesh import examples as jobs
 from jobmesh.testing import make_context, run_job
+
+
+def test_the_test_of_an_example_runs_as_its_readme_says() -> None:
+    folder = Path(__file__).parents[3] / "examples"
+    said = re.search(r"`python (-m pytest [^`]+)`", (folder / "README.md").read_text())
+    assert said is not None
+    environment = {"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, *said[1].split(), "-q", "-p", "no:cacheprovider"]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
 
 
 def test_echo_returns_its_input() -> None:
