@@ -303,6 +303,11 @@ def schedule_details(schedule: Schedule, zone: tzinfo) -> list[tuple[str, str | 
     return [(name, value) for name, value in rows if value]
 
 
+def overlap_of(schedule: Schedule) -> str:
+    """What follows if a run is due while an earlier one has not ended, as `--overlap` has it."""
+    return _policy(schedule_message(schedule), "overlap_policy").replace(" ", "-")
+
+
 def _policy(message: ScheduleMessage | JobSpec, field: str) -> str:
     kind = message.DESCRIPTOR.fields_by_name[field].enum_type
     assert kind is not None

@@ -324,15 +324,28 @@ def backfill(
     """Make the jobs of past times that made none, under its overlap policy. Safe to repeat."""
     now = datetime.now(UTC)
 
-    async def run() -> Backfill:
+    async def run() -> tuple[Backfill, Schedule]:
         async with connect.client(address, namespace) as client:
             span = instant(after, now), instant(until, now)
-            return await client.schedules.backfill(name, *span, allow_many=allow_many)
+            done = await client.schedules.backfill(name, *span, allow_many=allow_many)
+            return done, await client.schedules.get(name)
 
-    done = connect.run(run())
+    done, schedule = connect.run(run())
     words = f"{done.count} made"
     words += f", {done.waiting} waiting for their turn" if done.waiting else ""
-    Screen().text(words + (f", {done.left_out} left out" if done.left_out else ""))
+    screen = Screen()
+    screen.text(words + (f", {done.left_out} left out" if done.left_out else ""))
+    if done.left_out:
+        screen.note(_why_left_out(schedule))
+
+
+def _why_left_out(schedule: Schedule) -> str:
+    policy = render.overlap_of(schedule)
+    why = f"left out by the overlap policy, {policy}: the jobs of a backfill overlap each other"
+    if policy == "buffer-all":  # then more than may wait
+        return why
+    way = f"jobmesh schedule update {schedule.name} --overlap buffer-all, and backfill again"
+    return f"{why} — to have them all: {way}"
 
 
 def _options(said: dict[str, Any]) -> ScheduleOptions:

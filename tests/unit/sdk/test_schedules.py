@@ -222,9 +222,11 @@ async def test_a_preview_marks_the_nights_and_a_backfill_counts(run: Run) -> Non
     assert "├" in coming.err
     machine = await run("schedule", "preview", *rule, "--limit", "3", "--json")
     assert len(machine.lines[0]["times"]) == 3
-    await run("schedule", "create", "n", "echo", "--every", "1h")
+    await run("schedule", "create", "n", "echo", "--every", "1h", "--overlap", "skip")
     done = await run("schedule", "backfill", "n", "--from", "2026-01-01T00:00+00:00")
     assert done.out == "24 made, 2 waiting for their turn, 1 left out\n"
+    assert "left out by the overlap policy, skip:" in done.err
+    assert "jobmesh schedule update n --overlap buffer-all" in done.err
 
 
 async def test_a_schedule_without_a_rule_is_a_usage_error(run: Run) -> None:
