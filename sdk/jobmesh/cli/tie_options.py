@@ -41,18 +41,21 @@ def parse_after(given: list[str] | None) -> list[After]:
 
 
 def parse_unique(given: str | None) -> Unique | None:
-    """`KEY` or `KEY:POLICY`. A key with colons needs a policy, so that no misspelt one hides in it.
-
-    ValueError says which there are.
+    """`KEY` or `KEY:POLICY`. Keys may have colons; one that ends almost like a policy needs one, so
+    that no misspelt policy hides in it. ValueError says which there are.
     """
+    from difflib import get_close_matches
+
     from jobmesh.ties import Unique, UniquePolicy
 
     if given is None:
         return None
-    key, colon, policy = given.rpartition(":")
-    if not colon:
-        key, policy = given, "keep"
-    if not key or policy not in get_args(UniquePolicy):
-        way = f"; a key with colons needs one, as in {given}:keep" if key else ""
+    policies = get_args(UniquePolicy)
+    key, _, policy = given.rpartition(":")
+    near = get_close_matches(policy, policies, n=1) if key else []
+    if not given or given.startswith(":") or (near and policy not in policies):
+        way = f": did you mean {near[0]}? If not, say {given}:keep" if near else ""
         raise ValueError(f"--unique: {given!r} is not KEY[:keep|replace|refuse]{way}")
-    return Unique(key, policy)  # type: ignore[arg-type]
+    if policy in policies and key:
+        return Unique(key, policy)  # type: ignore[arg-type]
+    return Unique(given)

@@ -67,6 +67,7 @@ def test_unique_on_the_command_line() -> None:
     assert parse_unique(None) is None
     assert parse_unique("k") == Unique("k")
     assert parse_unique("k:replace") == Unique("k", "replace")
+    assert parse_unique("a:b") == Unique("a:b")
     assert parse_unique("a:b:keep") == Unique("a:b")
     assert parse_unique("a:b:refuse") == Unique("a:b", "refuse")
     for bad in ("", ":keep"):
@@ -75,5 +76,5 @@ def test_unique_on_the_command_line() -> None:
 
 
 def test_a_misspelt_policy_is_no_part_of_the_key() -> None:
-    with pytest.raises(ValueError, match=r"keep\|replace\|refuse.* as in daily:foo:keep"):
-        parse_unique("daily:foo")
+    with pytest.raises(ValueError, match=r"did you mean replace\? If not, say daily:replac:keep"):
+        parse_unique("daily:replac")
