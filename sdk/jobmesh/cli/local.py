@@ -38,7 +38,10 @@ def up(
         bool, typer.Option("--demo/--no-demo", help="Make pools for the examples, run one job.")
     ] = True,
     shards: Annotated[
-        int | None, typer.Option(min=1, max=10, help="How many Postgres shards.", show_default="3")
+        int | None,
+        typer.Option(
+            min=1, max=10, help="How many Postgres shards.", show_default="those it has, or 3"
+        ),
     ] = None,
     base_port: Annotated[
         int | None, typer.Option(help="First of the ports to use.", show_default="7100")
@@ -52,9 +55,10 @@ def up(
     from localmesh.mesh import up as bring_up
 
     screen = Screen()
-    settings = _settings(shards, base_port)
+    folder = connect.home_folder(home)
+    settings = _settings(folder, shards, base_port)
     with StepView(screen) as view:
-        report = bring_up(connect.home_folder(home), settings, view)
+        report = bring_up(folder, settings, view)
     kept = f", {len(report.kept)} were up" if report.kept else ""
     screen.note(f"{len(report.started)} started{kept} in {human(report.seconds)}")
     if demo:
@@ -64,10 +68,14 @@ def up(
     _show_addresses(screen, report.plan)
 
 
-def _settings(shards: int | None, base_port: int | None) -> MeshSettings:
+def _settings(home: Path, shards: int | None, base_port: int | None) -> MeshSettings:
     from localmesh.settings import MeshSettings
+    from localmesh.state import StateFile
 
     settings = MeshSettings.from_environment(os.environ)
+    saved = StateFile(home).load().settings
+    if shards is None and saved is not None and "JOBMESH_LOCAL_SHARDS" not in os.environ:
+        shards = saved.shards
     if shards is not None:
         settings = replace(settings, shards=shards)
     if base_port is not None:

@@ -157,9 +157,9 @@ def test_settings_come_from_flags_over_variables(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOBMESH_BASE_PORT", "8000")
-    assert local._settings(None, None).base_port == 8000
-    assert local._settings(2, 9000).shards == 2
-    assert local._settings(2, 9000).base_port == 9000
+    assert local._settings(home, None, None).base_port == 8000
+    assert local._settings(home, 2, 9000).shards == 2
+    assert local._settings(home, 2, 9000).base_port == 9000
 
 
 def test_steps_are_lines_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,3 +211,23 @@ def test_workers_of_a_pool_start_where_its_maker_stands(
     assert connect.folder_for_workers(None) == str(tmp_path)
     assert connect.folder_for_workers("localhost:7105") == str(tmp_path)
     assert connect.folder_for_workers("scaler.example.org:7105") == ""
+
+
+def test_up_keeps_the_number_of_shards_that_a_mesh_has(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[int] = []
+
+    def bring_up(home: Path, settings: MeshSettings, progress: object) -> None:
+        wanted.append(settings.shards)
+        raise LocalError("that is enough", "")
+
+    monkeypatch.setattr("localmesh.mesh.up", bring_up)
+    run("up")
+    home.mkdir()
+    StateFile(home).save(State(MeshSettings(shards=2)))
+    run("up")
+    run("up", "--shards", "4")
+    monkeypatch.setenv("JOBMESH_LOCAL_SHARDS", "5")
+    run("up")
+    assert wanted == [3, 2, 4, 5]
