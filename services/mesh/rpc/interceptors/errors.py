@@ -9,7 +9,14 @@ from typing import Any, NoReturn
 
 import grpc
 
-from services.mesh.errors import Code, DeadlineExceeded, Draining, InternalError, MeshError
+from services.mesh.errors import (
+    Code,
+    DeadlineExceeded,
+    Draining,
+    InternalError,
+    MeshError,
+    OutcomeUnknown,
+)
 from services.mesh.rpc.errors import DETAILS_KEY, from_rpc_error, grpc_code, to_status
 from services.mesh.rpc.interceptors.method import Call
 from services.mesh.telemetry.tracing import trace_id_of
@@ -17,11 +24,29 @@ from services.mesh.telemetry.tracing import trace_id_of
 log = logging.getLogger("services.mesh.rpc")
 
 
+#: How the names of methods begin that change nothing.
+_READS = (
+    "Count",
+    "Describe",
+    "Download",
+    "Explain",
+    "Find",
+    "Get",
+    "List",
+    "Locate",
+    "Preview",
+    "Stats",
+    "Watch",
+)
+
+
 def explained(call: Call, error: BaseException) -> MeshError:
     """The error as our callers know errors. A defect is logged here, under an id it is found by."""
     if isinstance(error, asyncio.CancelledError):
-        # What the handler waited for was cancelled under it, as the end of the process does.
-        return Draining()
+        # What the handler waited for was cancelled under it, as the end of the process does. A
+        # write may have been carried out by then.
+        reads = call.method.name.startswith(_READS)
+        return Draining() if reads else OutcomeUnknown("unknown")
     if isinstance(error, MeshError) and error.code is not Code.UNKNOWN:
         return error
     if isinstance(error, TimeoutError):
