@@ -51,6 +51,7 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
         NatsBus(
             config.nats_url,
             name=f"orchestrator {config.instance}",
+            echo=False,  # of what it tells others of due work it knows already
             dependency=ready.require("nats"),
             metrics=process.metrics,
         )

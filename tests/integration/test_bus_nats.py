@@ -33,8 +33,8 @@ def subjects(unique_prefix: str) -> Subjects:
     return Subjects(unique_prefix)
 
 
-async def started(url: str) -> NatsBus:
-    bus = NatsBus(url)
+async def started(url: str, *, echo: bool = True) -> NatsBus:
+    bus = NatsBus(url, echo=echo)
     await bus.start()
     await bus.wait_connected(CONNECT_SECONDS)
     return bus
@@ -74,6 +74,17 @@ class TestNatsBus(BusConformance):
         await leaving.publish(subjects.due("a"), b"last words")
         await leaving.stop()
         assert (await due.next()).payload == b"last words"
+
+    async def test_a_bus_without_echo_hears_others_only(
+        self, peer: NatsBus, nats_url: str, subjects: Subjects
+    ) -> None:
+        bus = await started(nats_url, echo=False)
+        due = Collected()
+        await bus.subscribe(subjects.all_due, due)
+        await bus.publish(subjects.due("a"), b"its own")
+        await peer.publish(subjects.due("a"), b"another's")
+        assert (await due.next()).payload == b"another's"
+        await bus.stop()
 
     async def test_a_large_burst_is_sent_without_loss(
         self, bus: NatsBus, peer: NatsBus, subjects: Subjects

@@ -63,20 +63,24 @@ _FAILURES = (nats_errors.Error, OSError, TimeoutError)
 
 
 class NatsBus(Bus):
-    """One connection to NATS, kept for as long as the process lives. A Component."""
+    """One connection to NATS, kept for as long as the process lives. A Component.
+
+    With `echo` its own subscriptions hear what it publishes, as those of others do.
+    """
 
     def __init__(
         self,
         url: str,
         *,
         name: str = "jobmesh",
+        echo: bool = True,
         dependency: Dependency | None = None,
         metrics: Metrics | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.name = "nats"
         self._urls = [part.strip() for part in url.split(",") if part.strip()]
-        self._client_name = name
+        self._client_name, self._echo = name, echo
         self._dependency = dependency
         self._tls = tls
         metrics = metrics or Metrics()
@@ -225,6 +229,7 @@ class NatsBus(Bus):
             await client.connect(
                 [url],
                 name=self._client_name,
+                no_echo=not self._echo,
                 error_cb=self._on_error,
                 closed_cb=on_closed,
                 allow_reconnect=False,

@@ -13,7 +13,7 @@ class DueListener:
     Schedulers release jobs that waited for others, fire schedules and take back what got lost;
     other Orchestrators store jobs. None of that passes through here, and a pool at zero workers
     should not wait for the next regular look at the load. What a nudge says is not read: a lost
-    one costs that wait, and one too many a look.
+    one costs that wait, and one too many a look. Our own are not heard: the bus has no echo.
     """
 
     name = "due listener"
