@@ -18,7 +18,6 @@ from hypothesis import settings
 from localmesh.providers import S3Address, S3Settings, TestServers
 
 if TYPE_CHECKING:
-    import psycopg
     from mypy_boto3_s3 import S3Client
 
 # How long an example takes says more about the machine than about the code. And the same tree must
@@ -43,55 +42,44 @@ def servers(pytestconfig: pytest.Config) -> Iterator[TestServers]:
 
 
 @pytest.fixture(scope="session")
-def postgres_admin(servers: TestServers) -> Iterator[psycopg.Connection]:
-    """A superuser's connection, to create and drop databases with."""
-    import psycopg
-
-    with psycopg.connect(servers.postgres(), autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture(scope="session")
-def postgres_dsns(servers: TestServers, postgres_admin: psycopg.Connection) -> Iterator[list[str]]:
+def postgres_dsns(servers: TestServers) -> Iterator[list[str]]:
     """Three shard databases that live as long as the session."""
     names = [f"session_{index}_{uuid.uuid4().hex[:8]}" for index in range(SHARDS)]
-    with _databases(postgres_admin, servers.postgres(), names) as dsns:
+    with _databases(servers.postgres(), names) as dsns:
         yield dsns
 
 
 @pytest.fixture
-def shard_dsn(servers: TestServers, postgres_admin: psycopg.Connection) -> Iterator[str]:
+def shard_dsn(servers: TestServers) -> Iterator[str]:
     """A fresh, empty database for this test."""
-    with _databases(postgres_admin, servers.postgres(), [f"t_{uuid.uuid4().hex[:12]}"]) as dsns:
+    with _databases(servers.postgres(), [f"t_{uuid.uuid4().hex[:12]}"]) as dsns:
         yield dsns[0]
 
 
 @pytest.fixture(scope="session")
-def shard_template(servers: TestServers, postgres_admin: psycopg.Connection) -> Iterator[str]:
+def shard_template(servers: TestServers) -> Iterator[str]:
     """The name of a database that is a migrated shard `s0`, to make others like it."""
     from services.mesh.store.postgres import PostgresShard
 
     name = f"template_{uuid.uuid4().hex[:8]}"
-    with _databases(postgres_admin, servers.postgres(), [name]) as dsns:
+    with _databases(servers.postgres(), [name]) as dsns:
         asyncio.run(PostgresShard("s0", dsns[0]).migrate())
         yield name
 
 
 @pytest.fixture
-def migrated_dsn(
-    servers: TestServers, postgres_admin: psycopg.Connection, shard_template: str
-) -> Iterator[str]:
+def migrated_dsn(servers: TestServers, shard_template: str) -> Iterator[str]:
     """A fresh shard `s0` for this test: a copy takes a quarter of the time of the migrations."""
     names = [f"t_{uuid.uuid4().hex[:12]}"]
-    with _databases(postgres_admin, servers.postgres(), names, shard_template) as dsns:
+    with _databases(servers.postgres(), names, shard_template) as dsns:
         yield dsns[0]
 
 
 @pytest.fixture
-def shard_dsns(servers: TestServers, postgres_admin: psycopg.Connection) -> Iterator[list[str]]:
+def shard_dsns(servers: TestServers) -> Iterator[list[str]]:
     """Three fresh, empty databases for this test."""
     names = [f"t_{uuid.uuid4().hex[:12]}_{index}" for index in range(SHARDS)]
-    with _databases(postgres_admin, servers.postgres(), names) as dsns:
+    with _databases(servers.postgres(), names) as dsns:
         yield dsns
 
 
@@ -160,24 +148,30 @@ class _databases:  # noqa: N801 - reads as a function: `with _databases(...) as 
 
     def __init__(
         self,
-        admin: psycopg.Connection,
         admin_dsn: str,
         names: list[str],
         template: str = "template1",
     ) -> None:
-        self._admin = admin
         self._dsn = admin_dsn
         self._names = names
         self._template = template
 
     def __enter__(self) -> list[str]:
-        for name in self._names:
-            self._admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"'.encode())
+        self._each('CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return [_with_database(self._dsn, name) for name in self._names]
 
     def __exit__(self, *_: object) -> None:
-        for name in self._names:
-            self._admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+        self._each('DROP DATABASE "{name}" WITH (FORCE)')
+
+    def _each(self, statement: str) -> None:
+        """On a connection of its own: a test that runs out of time in the middle of a statement
+        would leave one that no other test can use.
+        """
+        import psycopg
+
+        with psycopg.connect(self._dsn, autocommit=True) as admin:
+            for name in self._names:
+                admin.execute(statement.format(name=name, template=self._template).encode())
 
 
 def _with_database(dsn: str, name: str) -> str:
