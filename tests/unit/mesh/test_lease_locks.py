@@ -11,7 +11,7 @@ from services.mesh.lease.etcd.client import EtcdClient
 from services.mesh.lease.etcd.lock_requests import LockRequests
 from services.mesh.lease.etcd.locks import JobLocks
 from services.mesh.lease.keys import Keys
-from services.mesh.lease.port import Lease
+from services.mesh.lease.port import Lease, LeaseState
 
 
 class SlowEtcd:
@@ -30,7 +30,7 @@ class SlowEtcd:
 
 
 def locks_of(etcd: object) -> JobLocks:
-    lease = cast(Lease, SimpleNamespace(alive=True, lease_id=1))
+    lease = cast(Lease, SimpleNamespace(alive=True, lease_id=1, state=LeaseState.HELD))
     return JobLocks(cast(EtcdClient, etcd), Keys("/mesh"), lease, "w1")
 
 

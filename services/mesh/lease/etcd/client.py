@@ -120,6 +120,12 @@ class EtcdClient:
         request = pb.LeaseTimeToLiveRequest(ID=lease_id)
         return (await self._call(lambda e: e.lease.LeaseTimeToLive, request, repeatable=True)).TTL
 
+    async def keys_of(self, lease_id: int) -> list[bytes]:
+        """The keys that would go with the lease."""
+        request = pb.LeaseTimeToLiveRequest(ID=lease_id, keys=True)
+        answer = await self._call(lambda e: e.lease.LeaseTimeToLive, request, repeatable=True)
+        return list(answer.keys)
+
     # --- streams: a failure inside the block becomes DependencyUnavailable, and the next goes
     # elsewhere ---
 

@@ -16,6 +16,7 @@ from etcd import rpc_pb2 as pb
 from services.mesh.errors import DependencyUnavailable
 from services.mesh.lease.etcd.client import EtcdClient
 from services.mesh.lease.etcd.failure import Refused
+from services.mesh.lease.etcd.leftovers import Leftovers
 from services.mesh.lease.etcd.lock_requests import LockRequests
 from services.mesh.lease.keys import Keys
 from services.mesh.lease.port import (
@@ -98,9 +99,13 @@ class JobLocks(Locks):
         self._repaying: asyncio.Task[None] | None = None
         #: Jobs whose locks are being given back: etcd may run that now, later or twice.
         self._dropping: dict[asyncio.Event, frozenset[bytes]] = {}
+        #: Jobs whose locks are being taken, call by call.
+        self._taking: dict[object, Collection[bytes]] = {}
+        self._leftovers = Leftovers(client, lease, keys.locks, self._known)
 
     async def close(self) -> None:
         """Stop repeating unlocks; what is still owed ends with the lease."""
+        await self._leftovers.close()
         if self._repaying is not None:
             self._repaying.cancel()
             with suppress(asyncio.CancelledError):
@@ -115,11 +120,17 @@ class JobLocks(Locks):
         for job in self._mine.keys() & fences.keys():
             del self._mine[job]
         self._require_lease()
+        self._leftovers.watch()
         name = self._requests.name
         wanted = {job: (name(job), fence) for job, fence in fences.items()}
-        parts = await _all(
-            self._lock_chunk(chunk) for chunk in _chunks(wanted.items(), self._max_at_once)
-        )
+        call = object()
+        self._taking[call] = fences.keys()
+        try:
+            parts = await _all(
+                self._lock_chunk(chunk) for chunk in _chunks(wanted.items(), self._max_at_once)
+            )
+        finally:
+            del self._taking[call]
         held = dict(chain.from_iterable(part.items() for part in parts))
         for job in held:
             del wanted[job]
@@ -257,6 +268,15 @@ class JobLocks(Locks):
                     # Meanwhile the job may have been locked again, and be owed for that lock now.
                     if self._owed.get(job) == lock:
                         del self._owed[job]
+
+    # --- locks that came too late ---
+
+    def _known(self) -> set[bytes]:
+        name = self._requests.name
+        held = chain(self._mine.values(), self._owed.values())
+        return {lock[0] for lock in held} | {
+            name(job) for jobs in self._taking.values() for job in jobs
+        }
 
 
 def _holder(take: pb.TxnResponse) -> kv_pb2.KeyValue | None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from random import Random, SystemRandom
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from services.mesh.errors import DependencyUnavailable
 from services.mesh.jobs.limits import Place
 from services.mesh.lease.etcd.client import EtcdClient
 from services.mesh.lease.etcd.failure import Refused
+from services.mesh.lease.etcd.leftovers import Leftovers
 from services.mesh.lease.etcd.locks import BACKOFF, MAX_TXN_OPS
 from services.mesh.lease.keys import Keys
 from services.mesh.lease.places import Choice, Full, choose
@@ -56,10 +57,14 @@ class EtcdPlaces(Places):
         self._random = random or SystemRandom()
         #: Places to be given back that etcd did not confirm.
         self._owed: set[Place] = set()
+        #: The keys of those that were taken and not given back.
+        self._held: set[str] = set()
+        self._leftovers = Leftovers(client, lease, keys.limits, self._known)
         self._repaying: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Stop repeating; what is still owed ends with the lease."""
+        await self._leftovers.close()
         if self._repaying is not None:
             self._repaying.cancel()
             with suppress(asyncio.CancelledError):
@@ -80,7 +85,12 @@ class EtcdPlaces(Places):
             if isinstance(error, Refused) and error.lease_not_found:
                 raise LeaseLost(self._lease.lease_id, "etcd does not know it") from error
             raise
+        self._held.update(place.key for places in result.taken.values() for place in places)
+        self._leftovers.watch()
         return result
+
+    def _known(self) -> set[bytes]:
+        return {key.encode() for key in chain(self._held, (place.key for place in self._owed))}
 
     async def _take_rounds(self, wishes: Sequence[PlaceWish], result: PlaceResult) -> None:
         waiting = list(wishes)
@@ -174,6 +184,7 @@ class EtcdPlaces(Places):
     async def give_back(self, places: Iterable[Place]) -> None:
         """Give places back. What etcd does not confirm now is repeated until it does."""
         every = list(places)
+        self._held.difference_update(place.key for place in every)
         try:
             await self._drop(every)
         except DependencyUnavailable as error:
