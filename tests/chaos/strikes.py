@@ -198,8 +198,11 @@ class Strikes:
         for process in self._family(fault.target):
             limit_files(process.pid, str(_FULL_BYTES))
         yield
-        for process in self._family(fault.target):
-            limit_files(process.pid, "unlimited")
+        # Twice: what its parent started before its own limit was gone has that limit, too. A
+        # recovery that cannot write stands still for ever.
+        for _ in range(2):
+            for process in self._family(fault.target):
+                limit_files(process.pid, "unlimited")
         await self._ready(fault.target)
 
     @asynccontextmanager
