@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: Between two looks, in seconds; longer than it takes to take or to give back a key.
 LOOK_SECONDS = 20.0
+#: Keys that one look asks about; there are hardly ever any.
+MOST = 100
 
 
 class Leftovers:
@@ -64,7 +66,7 @@ class Leftovers:
         unknown = [name for name in names if name.startswith(self._prefix) and name not in known]
         before, self._suspects = self._suspects, {}
         removed = 0
-        for name in unknown:
+        for name in unknown[:MOST]:
             found = (await self._client.range(name)).kvs
             if found and found[0].mod_revision == before.get(name):
                 removed += await self._remove(name, before[name])

@@ -272,11 +272,10 @@ class JobLocks(Locks):
     # --- locks that came too late ---
 
     def _known(self) -> set[bytes]:
-        name = self._requests.name
         held = chain(self._mine.values(), self._owed.values())
-        return {lock[0] for lock in held} | {
-            name(job) for jobs in self._taking.values() for job in jobs
-        }
+        moving = chain(self._taking.values(), self._dropping.values())
+        names = map(self._requests.name, chain.from_iterable(moving))
+        return {lock[0] for lock in held}.union(names)
 
 
 def _holder(take: pb.TxnResponse) -> kv_pb2.KeyValue | None:
