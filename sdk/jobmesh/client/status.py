@@ -22,7 +22,11 @@ _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def from_rpc(
-    error: grpc.aio.AioRpcError, address: str, timeout: float, service: str, variable: str
+    error: grpc.aio.AioRpcError,
+    address: str,
+    timeout: float,
+    service: str = "mesh",
+    variable: str = "JOBMESH_ADDRESS",
 ) -> CallError:
     """What a failed call says, as an exception of ours.
 
