@@ -213,18 +213,22 @@ q.type = %(type)s
                             FROM clock c CROSS JOIN floors f)
        AND (q.expire_time IS NULL OR q.expire_time > (SELECT c.now FROM clock c))
 
+-- fragment: handed_out
+-- The first of those that are due, as many as there is room for, and what the claim answers.
+ORDER BY q.priority DESC, q.due_time, q.job_id
+     LIMIT %(limit)s
+       FOR UPDATE SKIP LOCKED
+), {claimed}
+SELECT d.taken, t.now, clock_timestamp(), c.*
+  FROM clock t CROSS JOIN (SELECT count(*) AS taken FROM due) AS d LEFT JOIN claimed c ON true
+
 -- name: claim, writes
 -- Take such jobs for a worker.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
     SELECT q.ctid AS place, q.job_id
       FROM queue q
      WHERE {waits_due}
-     ORDER BY q.priority DESC, q.due_time, q.job_id
-     LIMIT %(limit)s
-       FOR UPDATE SKIP LOCKED
-), {claimed}
-SELECT d.taken, t.now, clock_timestamp(), c.*
-  FROM clock t CROSS JOIN (SELECT count(*) AS taken FROM due) AS d LEFT JOIN claimed c ON true
+     {handed_out}
 
 -- name: claim_below, writes
 -- The same, of lower priorities than that: while higher ones are more than can run, these have a share.
@@ -233,12 +237,7 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
       FROM queue q
      WHERE {waits_due}
        AND q.priority < %(below)s
-     ORDER BY q.priority DESC, q.due_time, q.job_id
-     LIMIT %(limit)s
-       FOR UPDATE SKIP LOCKED
-), {claimed}
-SELECT d.taken, t.now, clock_timestamp(), c.*
-  FROM clock t CROSS JOIN (SELECT count(*) AS taken FROM due) AS d LEFT JOIN claimed c ON true
+     {handed_out}
 
 -- name: start, writes
 -- Record that handlers began.
