@@ -46,7 +46,7 @@ UNANSWERED_PINGS = 2
 DRAIN_SECONDS = 3
 FLUSH_SECONDS = 2
 #: How often a connection is looked at whose end the driver may have failed to tell.
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 #: Unsent bytes beyond which `publish` waits, and how long it does.
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
 CONGESTION_SECONDS = 1.0

@@ -25,6 +25,9 @@ PROBE_TIMEOUT = 0.4
 AWAY_TIMEOUT = 2.0
 #: Share of the probe interval after which a shard in doubt is asked again.
 HURRY = 0.2
+#: How many times longer a shard is left alone that answered nobody else since the last probe: who
+#: comes then, and is kept waiting or refused, has it probed at once.
+UNUSED = 3.0
 #: How long callers are asked to wait while a breaker is open: about until it may have closed.
 RETRY_AFTER = 1.0
 #: What operators read about a shard that answers and is not used.
@@ -129,11 +132,23 @@ class Prober(Loop):
         super().__init__(f"prober {store.name}", interval=seconds)
         self._shards, self._store, self._clock, self._seconds = shards, store, clock, seconds
         self._migrated = False
+        #: What it had answered after the last probe, and whether only probes since the one before.
+        self._answers, self._unused = 0, False
         shards.probed_by(store.name, self.nudge)
         # A shard that hangs is in doubt as soon as somebody waits for it.
         store.when_slow(self.nudge)
 
+    def rest(self) -> float:
+        return super().rest() * (UNUSED if self._unused else 1.0)
+
     async def run_once(self) -> Counts:
+        self._unused = self._store.answers == self._answers
+        try:
+            return await self._probed()
+        finally:
+            self._answers = self._store.answers
+
+    async def _probed(self) -> Counts:
         began = self._clock.monotonic()
         try:
             if not self._migrated:

@@ -13,7 +13,7 @@ from services.mesh.clock import ManualClock
 from services.mesh.errors import ShardUnavailable
 from services.mesh.runtime import Readiness
 from services.mesh.store.answers import ProbeResult
-from services.orchestrator.app.shards import AWAY_TIMEOUT, PROBE_TIMEOUT, Prober, Shards
+from services.orchestrator.app.shards import AWAY_TIMEOUT, PROBE_TIMEOUT, UNUSED, Prober, Shards
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -122,3 +122,15 @@ async def test_a_probe_that_was_waited_for_is_followed_by_the_next_at_once() -> 
     shard.hangs, shard.on_probe = True, partial(clock.advance, 3600.0)
     async with asyncio.timeout(10):
         assert await prober.run_once() == {"missed": 1}
+
+
+async def test_a_shard_that_nobody_uses_is_asked_less_often() -> None:
+    shard, _, prober = _probed()
+    used = prober.rest()
+    shard.meanwhile = 1  # the probe itself
+    await prober.run_once()
+    await prober.run_once()
+    assert prober.rest() == UNUSED * used
+    shard.answers += 1
+    await prober.run_once()
+    assert prober.rest() == used
