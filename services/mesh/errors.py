@@ -320,13 +320,18 @@ class ForbiddenTransition(FailedPrecondition):
 
 
 class ParentNotStored(FailedPrecondition):
-    """What an item of a batch waits for was not stored; `item` is that one's number."""
+    """An item of a batch was not stored, since the one it waits for was not, or may not have been.
+    `item` is that one's number, `parent_reason` what was told of it.
+    """
 
     reason = "PARENT_NOT_STORED"
 
-    def __init__(self, item: int) -> None:
-        text = f"waits for item {item}, which was not stored"
-        super().__init__(text, metadata={"item": str(item)})
+    def __init__(self, item: int, parent_reason: str) -> None:
+        fate = "was not stored"
+        if parent_reason == OutcomeUnknown.reason:
+            fate = "may or may not be stored; retry both with the same idempotency keys"
+        metadata = {"item": str(item), "parent_reason": parent_reason}
+        super().__init__(f"not stored: it waits for item {item}, which {fate}", metadata=metadata)
 
 
 class AttachRefused(FailedPrecondition):
@@ -381,6 +386,18 @@ class OutcomeUnknown(Unavailable):
             f"shard {shard} did not say whether it committed; retry with the same idempotency key"
         )
         super().__init__(text, metadata={"shard": shard})
+
+    @classmethod
+    def by_defect(cls, correlation_id: str) -> Self:
+        """A defect of ours struck on the way to the shards, or back; the log has it by the id."""
+        error = cls("unknown")
+        error.message = (
+            "a defect of the service left open whether it was committed; retry with the same "
+            f"idempotency key, and see the service's log for {correlation_id}"
+        )
+        error.args = (error.message,)
+        error.metadata["correlation_id"] = correlation_id
+        return error
 
     @property
     def retryable(self) -> bool:

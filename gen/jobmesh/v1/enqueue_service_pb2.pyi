@@ -176,8 +176,8 @@ class EnqueueItem(_message.Message):
     def item_dependencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemDependency]:
         """Items of the same message that must end before this one may start: with it, chains, fan-out and fan-in are one
         call. They count as `job.dependencies`, 100 together. Only earlier items can be named, so there are no cycles. If
-        one of them is not stored, neither is this one (PARENT_NOT_STORED). Chains have at most 50 items. Repeat a call
-        under the same idempotency keys for all of them: then it is the same graph.
+        one of them is not stored, or nobody knows whether it is, this one is not (PARENT_NOT_STORED). Chains have at most
+        50 items. Repeat a call under the same idempotency keys for all of them: then it is the same graph.
         """
 
     def __init__(

@@ -72,7 +72,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_OUTCOME_UNKNOWN: _ErrorReason.ValueType  # 21
     """UNAVAILABLE: the write may or may not have been committed. Retry with the same idempotency key; without one the
-    retry may create a second job. Metadata: `shard`.
+    retry may create a second job. Metadata: `shard`. After a defect of the service `correlation_id` as well, to be
+    found in its log.
     """
     ERROR_REASON_NO_HEALTHY_SHARD: _ErrorReason.ValueType  # 22
     """UNAVAILABLE: no shard can take new jobs now. Retry with backoff."""
@@ -99,8 +100,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNIQUE_CONFLICT: _ErrorReason.ValueType  # 33
     """ALREADY_EXISTS: a job that has not ended holds the unique key. Metadata: `job_id` of that one."""
     ERROR_REASON_PARENT_NOT_STORED: _ErrorReason.ValueType  # 34
-    """FAILED_PRECONDITION: an item of the same message that this one waits for was not stored, so neither was this one.
-    Look at that item's error. Metadata: `item`, its number.
+    """FAILED_PRECONDITION: this one was not stored, since an item of the same message that it waits for was not, or may
+    not have been. Look at that item's error. Metadata: `item`, its number; `parent_reason`, the reason of its error:
+    with OUTCOME_UNKNOWN that item may be stored, and both are sent again under the same idempotency keys.
     """
     ERROR_REASON_ATTACH_REFUSED: _ErrorReason.ValueType  # 40
     """FAILED_PRECONDITION: the worker takes no executors (start it with --attach), or serves one of the types itself."""
@@ -163,7 +165,8 @@ Metadata: `shard`.
 """
 ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason.ValueType  # 21
 """UNAVAILABLE: the write may or may not have been committed. Retry with the same idempotency key; without one the
-retry may create a second job. Metadata: `shard`.
+retry may create a second job. Metadata: `shard`. After a defect of the service `correlation_id` as well, to be
+found in its log.
 """
 ERROR_REASON_NO_HEALTHY_SHARD: ErrorReason.ValueType  # 22
 """UNAVAILABLE: no shard can take new jobs now. Retry with backoff."""
@@ -190,8 +193,9 @@ ERROR_REASON_WORKER_NOT_FOUND: ErrorReason.ValueType  # 32
 ERROR_REASON_UNIQUE_CONFLICT: ErrorReason.ValueType  # 33
 """ALREADY_EXISTS: a job that has not ended holds the unique key. Metadata: `job_id` of that one."""
 ERROR_REASON_PARENT_NOT_STORED: ErrorReason.ValueType  # 34
-"""FAILED_PRECONDITION: an item of the same message that this one waits for was not stored, so neither was this one.
-Look at that item's error. Metadata: `item`, its number.
+"""FAILED_PRECONDITION: this one was not stored, since an item of the same message that it waits for was not, or may
+not have been. Look at that item's error. Metadata: `item`, its number; `parent_reason`, the reason of its error:
+with OUTCOME_UNKNOWN that item may be stored, and both are sent again under the same idempotency keys.
 """
 ERROR_REASON_ATTACH_REFUSED: ErrorReason.ValueType  # 40
 """FAILED_PRECONDITION: the worker takes no executors (start it with --attach), or serves one of the types itself."""

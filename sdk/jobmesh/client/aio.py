@@ -118,7 +118,13 @@ class AsyncClient(JobChanges, TypeCalls):
             request.idempotency_key = key.value
             return allowed
 
-        stored = await self._session.call(self._session.submit(space), request, repeat=repeat)
+        try:
+            stored = await self._session.call(self._session.submit(space), request, repeat=repeat)
+        except CallError as error:
+            told = key.told(error)
+            if told is error:
+                raise
+            raise told from error
         return AsyncJobHandle(self._session, stored.id, space, existing=stored.existing)
 
     async def enqueue_many(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from jobmesh.client.caller import pauses
 from jobmesh.client.chains import (
     LONGEST_CHAIN,
+    PARENT_NOT_STORED,
     Waits,
     depth_in,
     lost_parent,
@@ -196,22 +197,28 @@ def _settle(
     again: list[Submission] = []
     for submission, ack in zip(submissions, acks, strict=True):
         error = ack.error
-        if not last and isinstance(error, CallError) and _may_go_again(submission, error, again):
+        if not last and isinstance(error, CallError) and _may_go_again(submission, error):
             again.append(submission)
         else:
-            parcel.acks[submission.index] = ack
+            parcel.acks[submission.index] = _told(submission, ack)
     return again
 
 
-def _may_go_again(submission: Submission, error: CallError, again: Sequence[Submission]) -> bool:
-    """A job whose parent was not stored was not stored either: it shares that one's fate."""
+def _told(submission: Submission, ack: Ack) -> Ack:
+    if not isinstance(ack.error, CallError):
+        return ack
+    return Ack(error=submission.key.told(ack.error))
+
+
+def _may_go_again(submission: Submission, error: CallError) -> bool:
+    """A job whose parent has no id was not stored: it shares that one's fate. What else is told of
+    it, as of all when a message got no answer, its own key decides.
+    """
     if submission.parents:
         if any(parent.place.ack.error is not None for parent in submission.parents):
             return False
-        # What its ack does not tell yet of a parent beside it: whether that one goes again.
-        waiting = {one.index for one in again}
-        if any(p.place.index in waiting and not p.place.ack.id for p in submission.parents):
-            return True
+        if error.reason == PARENT_NOT_STORED:
+            return True  # and its parent has no last word yet: that one goes again
     return submission.key.may_repeat(error)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jobmesh.errors import InputError, call_error
+from jobmesh.errors import CallError, InputError, JobmeshError, call_error
 from jobmesh.options import NewJob
 from jobmesh.ties import After, waits_of
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: The contract's bound of a chain within one message; longer ones go in several.
 LONGEST_CHAIN = 50
 PARENT_NOT_STORED = "PARENT_NOT_STORED"
+OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+#: What says nothing of whether a job is stored, where no reason does.
+OPEN = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED", "UNKNOWN"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +91,26 @@ def depth_in(parcel: Parcel, parents: Sequence[Parent]) -> int:
 
 
 def lost_parent(parents: Sequence[Parent]) -> Ack | None:
-    """The ack of a job that cannot be sent, since one it waits for was not stored by now."""
+    """The ack of a job that cannot be sent, since one it waits for has no id by now."""
     from jobmesh.client.submission import Ack
 
     for parent in parents:
-        if parent.place.ack.error is not None:
-            text = f"waits for a job that was not stored: {parent.place.ack.error}"
-            return Ack(error=call_error("FAILED_PRECONDITION", text, reason=PARENT_NOT_STORED))
+        if (error := parent.place.ack.error) is not None:
+            return Ack(error=_orphaned(error))
     return None
+
+
+def _orphaned(error: JobmeshError) -> CallError:
+    """What is told of a job that was not sent, after this error of its parent."""
+    from jobmesh.client.submission import NOT_STORED
+
+    reason = error.reason if isinstance(error, CallError) else ""
+    fate = "was not stored"
+    if isinstance(error, CallError) and error.status in OPEN and reason not in NOT_STORED:
+        fate, reason = "may or may not be stored", OUTCOME_UNKNOWN
+    text = f"not sent: it waits for a job that {fate}: {error}"
+    metadata = {"parent_reason": reason} if reason else None
+    return call_error("FAILED_PRECONDITION", text, reason=PARENT_NOT_STORED, metadata=metadata)
 
 
 def tie(items: Sequence[EnqueueItem], submissions: Sequence[Submission], parcel: Parcel) -> None:

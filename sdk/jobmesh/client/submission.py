@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobmesh.client.chains import Parent
+from jobmesh.client.chains import OUTCOME_UNKNOWN, PARENT_NOT_STORED, Parent
 from jobmesh.client.convert import to_timestamp
 from jobmesh.client.status import is_transient
-from jobmesh.errors import CallError, JobmeshError
+from jobmesh.errors import CallError, JobmeshError, call_error
 from jobmesh.handlers import JobFunction
 from jobmesh.options import NewJob
 from jobmesh.policies import to_duration, to_retry_policy
@@ -42,6 +42,8 @@ _UNIQUE = {
 NOT_STORED = frozenset(
     {"SHARD_UNAVAILABLE", "NO_HEALTHY_SHARD", "STALE_EPOCH", "OVERLOADED", "DRAINING"}
 )
+#: The same of errors that no other try can help.
+REFUSED = frozenset({PARENT_NOT_STORED, "QUOTA_EXCEEDED", "UNKNOWN_TYPE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,15 @@ class Key:
             self.value = fresh_key()
             error.retry_after = None  # meant for the shard that is away; we go elsewhere
         return True
+
+    def told(self, error: CallError) -> CallError:
+        """What to tell after the last try. That one may be certain to have stored nothing, and an
+        earlier one not.
+        """
+        if self.certain or error.reason not in NOT_STORED | REFUSED:
+            return error
+        text = f"an earlier try may have stored it; the last one: {error.message}"
+        return call_error("UNAVAILABLE", text, reason=OUTCOME_UNKNOWN, metadata=error.metadata)
 
 
 def fresh_key() -> str:

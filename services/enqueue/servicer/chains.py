@@ -65,7 +65,7 @@ async def store_chained(
             if lost is None:
                 ready.append(place)
             else:
-                errors[place] = ParentNotStored(lost)
+                errors[place] = ParentNotStored(lost, _reason(lost, stored, errors))
         tied = [_tied(items[place], stored) for place in ready]
         settled = await store_all(desk, put, namespace, tied, [numbers[at] for at in ready])
         errors |= {ready[place]: error for place, error in settled.errors.items()}
@@ -77,6 +77,16 @@ async def store_chained(
 def _lost_parent(item: pb.EnqueueItem, stored: Mapping[int, convert.Submitted]) -> int | None:
     named = (parent.item for parent in item.item_dependencies)
     return next((place for place in named if not _job_id(stored.get(place))), None)
+
+
+def _reason(
+    place: int, stored: Mapping[int, convert.Submitted], errors: Mapping[int, MeshError]
+) -> str:
+    """What was told of an item that has no id."""
+    outcome = stored.get(place)
+    if outcome is None or isinstance(outcome, str):
+        return errors[place].reason
+    return outcome.error.reason
 
 
 def _tied(item: pb.EnqueueItem, stored: Mapping[int, convert.Submitted]) -> pb.EnqueueItem:

@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 from services.mesh.clock import Clock
 from services.mesh.errors import (
     IdempotencyConflict,
-    InternalError,
     MeshError,
     NoHealthyShard,
     OutcomeUnknown,
@@ -332,14 +331,12 @@ async def _apart(work: Awaitable[None], places: Sequence[int], outcomes: list[Ou
                 outcomes[at] = error
 
 
-def _defect(count: int) -> InternalError:
-    """What is told of jobs that went wrong in a way nobody thought of; the log has the rest. It is
-    no word on whether they are stored.
-    """
+def _defect(count: int) -> OutcomeUnknown:
+    """What is told of jobs that went wrong in a way nobody thought of: maybe after the write."""
     correlation_id = uuid4().hex
     extra = {"action": "put_defect", "correlation_id": correlation_id, "count": count}
     log.exception("new jobs went wrong", extra=extra)
-    return InternalError(correlation_id)
+    return OutcomeUnknown.by_defect(correlation_id)
 
 
 def _uncertain(shard: str, answer: PutAnswer) -> PutAnswer:

@@ -16,7 +16,6 @@ import pytest
 from services.mesh.clock import ManualClock
 from services.mesh.errors import (
     IdempotencyConflict,
-    InternalError,
     NoHealthyShard,
     OutcomeUnknown,
     ShardUnavailable,
@@ -331,7 +330,7 @@ async def test_a_defect_of_one_group_is_told_of_its_own_jobs_only(stand):
     keys = keys_of_each_shard()
     stand.stores["s1"].before = [RuntimeError("nobody thought of this")]
     outcomes = await stand.submission.put([draft(keys[name]) for name in NAMES])
-    assert [type(outcome) for outcome in outcomes] == [Stored, InternalError, Stored]
+    assert [type(outcome) for outcome in outcomes] == [Stored, OutcomeUnknown, Stored]
 
 
 async def test_nobody_is_answered_before_the_groups_beside_a_defect_are_stored(stand):
@@ -343,13 +342,13 @@ async def test_nobody_is_answered_before_the_groups_beside_a_defect_are_stored(s
     await stand.stores["s0"].reached.wait()
     assert not putting.done()
     slow.set()
-    assert [type(outcome) for outcome in await putting] == [InternalError, Stored]
+    assert [type(outcome) for outcome in await putting] == [OutcomeUnknown, Stored]
 
 
 async def test_a_defect_of_one_chunk_is_told_of_its_own_jobs_only(stand):
     stand.stores["s1"].before = [RuntimeError("nobody thought of this")]
     outcomes = await stand.put_alike(1200)
-    failed = [outcome for outcome in outcomes if isinstance(outcome, InternalError)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, OutcomeUnknown)]
     assert len(outcomes) - len(failed) == len(stand.rows())
     assert 0 < len(failed) < 1200
 
@@ -366,7 +365,20 @@ async def test_a_defect_of_tied_jobs_is_told_of_these_only(stand):
     stand.parents.marked = broken
     tied = replace(draft(), wish=Wish("n", Ties(unique_key="u")))
     outcomes = await stand.submission.put([draft(), tied])
-    assert [type(outcome) for outcome in outcomes] == [Stored, InternalError]
+    assert [type(outcome) for outcome in outcomes] == [Stored, OutcomeUnknown]
+
+
+@pytest.mark.parametrize("put", ["put", "put_alike"])
+async def test_a_defect_after_the_write_leaves_open_whether_jobs_are_stored(stand, put, caplog):
+    for store in stand.stores.values():
+        store.after = [RuntimeError("nobody thought of this")]
+    (outcome,) = await getattr(stand, put)(1)
+    assert len(stand.rows()) == 1
+    assert isinstance(outcome, OutcomeUnknown)
+    assert "idempotency key" in outcome.message
+    (told,) = [r for r in caplog.records if getattr(r, "action", "") == "put_defect"]
+    assert told.exc_info
+    assert outcome.metadata["correlation_id"] == told.correlation_id
 
 
 async def broken(*_: object) -> None:

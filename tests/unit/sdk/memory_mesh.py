@@ -56,6 +56,7 @@ from services.mesh.errors import (
     UnknownType,
 )
 from services.mesh.rpc.errors import to_status
+from services.mesh.rpc.items import to_item_error
 from tests.unit.sdk.memory_schedules import PAGE, MemorySchedules
 from tests.unit.sdk.memory_types import MemoryTypes
 
@@ -231,7 +232,7 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
             if lost is None:
                 results.append(self._store_item(namespace, item))
             else:
-                results.append(_item_error(ParentNotStored(lost)))
+                results.append(_item_error(ParentNotStored(lost, results[lost].error.reason)))
         return results
 
     def _store_item(self, namespace: str, item: pb.EnqueueItem) -> pb.EnqueueResult:
@@ -462,9 +463,7 @@ def _content(spec: job_pb2.JobSpec) -> bytes:
 
 
 def _item_error(error: MeshError) -> pb.EnqueueResult:
-    return pb.EnqueueResult(
-        error=job_pb2.ItemError(code=int(error.code), reason=error.reason, message=error.message)
-    )
+    return pb.EnqueueResult(error=to_item_error(error))
 
 
 def _matches(wanted: job_pb2.JobFilter, job: job_pb2.Job) -> bool:

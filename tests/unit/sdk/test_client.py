@@ -28,6 +28,7 @@ from services.mesh.errors import (
     Draining,
     InvalidField,
     MeshError,
+    NoHealthyShard,
     OutcomeUnknown,
     Overloaded,
     ShardUnavailable,
@@ -248,6 +249,17 @@ async def test_a_key_that_may_be_taken_is_never_changed(
     handle = await client.enqueue("echo")
     assert len({call.idempotency_key for call in mesh.calls["Enqueue"]}) == 1
     assert list(mesh.records) == [handle.id]
+
+
+async def test_what_an_earlier_try_may_have_stored_is_not_told_as_not_stored(
+    address: str, mesh: MemoryMesh
+) -> None:
+    mesh.faults["Enqueue"] = [Fault(UNAVAILABLE, after=True), Fault(NoHealthyShard())]
+    async with AsyncClient(address, attempts=2) as client:
+        with pytest.raises(Unavailable, match="an earlier try may have stored it") as caught:
+            await client.enqueue("echo")
+    assert caught.value.reason == "OUTCOME_UNKNOWN"
+    assert len(mesh.records) == 1
 
 
 async def test_a_callers_own_key_is_never_changed(client: AsyncClient, mesh: MemoryMesh) -> None:

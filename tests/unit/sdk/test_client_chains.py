@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from jobmesh import After, AsyncClient, NewJob
 from jobmesh.errors import CallError, InputError
 
-from services.mesh.errors import OutcomeUnknown, ShardUnavailable
+from services.mesh.errors import MeshError, OutcomeUnknown, QuotaExceeded, ShardUnavailable
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def nothing(times: int) -> list[Fault]:
+    """So many items go well."""
+    return [Fault(None)] * times  # type: ignore[arg-type]
 
 
 def chain(length: int) -> Iterator[NewJob]:
@@ -104,6 +112,61 @@ async def test_a_parent_that_cannot_go_again_leaves_its_children_unsent(
     acks = await client.enqueue_many(jobs, raise_errors=False, make_keys=False)
     assert [ack.ok for ack in acks] == [False, False]
     assert not mesh.records
+    assert isinstance(acks[1].error, CallError)
+    assert acks[1].error.metadata["parent_reason"] == "OUTCOME_UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("error", "fate"),
+    [
+        (OutcomeUnknown("s0"), "OUTCOME_UNKNOWN"),
+        (UNAVAILABLE, "OUTCOME_UNKNOWN"),
+        (QuotaExceeded("default", "jobs"), "QUOTA_EXCEEDED"),
+    ],
+)
+async def test_what_is_not_sent_says_whether_its_parent_may_be_stored(
+    client: AsyncClient, mesh: MemoryMesh, error: MeshError | grpc.StatusCode, fate: str
+) -> None:
+    mesh.faults["EnqueueBatch"] = [Fault(error)]
+    # The last one would go in a message of its own.
+    acks = await client.enqueue_many(chain(51), raise_errors=False, make_keys=False)
+    last = acks[50].error
+    assert isinstance(last, CallError)
+    assert (last.reason, last.metadata) == ("PARENT_NOT_STORED", {"parent_reason": fate})
+    assert ("may or may not" in str(last)) == (fate == "OUTCOME_UNKNOWN")
+
+
+async def test_a_message_whose_answer_got_lost_makes_no_twins_of_children(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["EnqueueBatch"] = [Fault(UNAVAILABLE, after=True)]
+    # When it is sent again: the parent is there, and the child's shard is away.
+    mesh.faults["item"] = [*nothing(3), Fault(ShardUnavailable("s1"))]
+    ids = [ack.id for ack in await client.enqueue_many(chain(2))]
+    assert set(mesh.records) == set(ids)
+
+
+async def test_a_child_without_a_key_does_not_go_again_with_its_parent(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["EnqueueBatch"] = [Fault(UNAVAILABLE, after=True)]
+    parent = NewJob("echo", 1, idempotency_key="k")
+    jobs = [parent, NewJob("echo", 2, after=parent)]
+    acks = await client.enqueue_many(jobs, raise_errors=False, make_keys=False)
+    assert [ack.ok for ack in acks] == [True, False]
+    assert len(mesh.records) == 2
+
+
+async def test_a_child_that_an_earlier_try_may_have_stored_is_not_told_as_not_stored(
+    address: str, mesh: MemoryMesh
+) -> None:
+    mesh.faults["EnqueueBatch"] = [Fault(UNAVAILABLE, after=True)]
+    mesh.faults["item"] = [*nothing(2), Fault(OutcomeUnknown("s0"))]
+    async with AsyncClient(address, attempts=2) as client:
+        acks = await client.enqueue_many(chain(2), raise_errors=False)
+    assert len(mesh.records) == 2
+    reasons = [ack.error.reason for ack in acks if isinstance(ack.error, CallError)]
+    assert reasons == ["OUTCOME_UNKNOWN"] * 2
 
 
 async def test_a_job_of_another_call_is_no_parent(client: AsyncClient) -> None:
