@@ -4,9 +4,14 @@ A bucket fills at its rate up to its burst. What does not fit now is refused as 
 time at which it will; a batch larger than the burst fits when the bucket is full, and leaves a debt
 that is filled first. So over time the rate holds.
 
-A stream waits in a line instead. Calls that take each token as it comes would keep it there for
-ever: so the first of the line goes, at the latest, when it has waited for `PATIENCE` times as long
-as its jobs take at the rate, and owes what is missing. Half of the rate is the calls', then.
+Small calls that take each token as it comes would keep all others waiting for ever. So whoever has
+waited long enough goes as soon as nothing is owed, and owes what is missing:
+
+* A stream waits in a line. Its first goes, at the latest, after `PATIENCE` times as long as its
+  jobs take at the rate. Half of the rate is left, then.
+* A call with several jobs that is refused waits at its caller's, and nobody knows whether it will
+  be back. Its size is noted (`Refused`), and the next of that size stands for it: it goes after
+  `CALL_PATIENCE` times as long. A quarter of the rate goes this way at most.
 """
 
 from __future__ import annotations
@@ -20,6 +25,10 @@ from services.mesh.errors import QuotaExceeded
 BURST_SECONDS = 2.0
 #: How long the first of a line waits at most, in times of what its jobs take at the rate.
 PATIENCE = 2.0
+#: The same for calls that were refused.
+CALL_PATIENCE = 4.0
+#: A call that is not back so many seconds after twice the time it was told is not waited for.
+LATE_SECONDS = 1.0
 #: Namespaces whose buckets are remembered. One that is forgotten begins with a full bucket.
 MOST_BUCKETS = 10_000
 
@@ -47,13 +56,60 @@ class Rate:
         return f"{self.per_second:g} jobs/s, {self.burst:g} at once"
 
 
+class Refused:
+    """Calls of one namespace that were refused, by size up to a factor of two: since when, and
+    until when one of that size is expected back. They have their turn one after the other.
+    """
+
+    __slots__ = ("_last", "_sizes")
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, tuple[float, float]] = {}
+        self._last = float("-inf")
+
+    def note(self, count: int, wait: float, now: float) -> None:
+        """It was told to come back after so many seconds. One job is never kept waiting by less."""
+        if count > 1:
+            size = count.bit_length()
+            since, _ = self._sizes.get(size, (now, now))
+            self._sizes[size] = since, now + 2 * wait + LATE_SECONDS
+
+    def waiting_since(self, count: int, now: float) -> float | None:
+        """Since when it is the turn of calls of this size; None: it is not."""
+        while self._sizes:
+            first, (since, until) = next(iter(self._sizes.items()))
+            if until >= now:
+                return max(since, self._last) if first == count.bit_length() else None
+            del self._sizes[first]
+        return None
+
+    def went(self, count: int, now: float, owing: bool) -> None:
+        self._sizes.pop(count.bit_length(), None)
+        if owing:
+            self._last = now
+
+
 class Bucket:
     """The tokens of one namespace; below zero while it owes some."""
 
-    __slots__ = ("_at", "_rate", "_tokens")
+    __slots__ = ("_at", "_rate", "_refused", "_tokens")
 
     def __init__(self, rate: Rate, now: float) -> None:
         self._rate, self._tokens, self._at = rate, rate.burst, now
+        self._refused = Refused()
+
+    def call(self, count: int, now: float) -> float:
+        """Take them for a call; else the seconds after which it shall come back."""
+        wait = fits = self.wait(count, now)
+        since = self._refused.waiting_since(count, now) if fits > 0 else None
+        if since is not None:
+            wait = self.turn(count, since, now, CALL_PATIENCE)
+        if wait > 0:
+            self._refused.note(count, wait, now)
+            return wait
+        self._refused.went(count, now, owing=fits > 0)
+        self.take(count)
+        return 0.0
 
     def wait(self, count: int, now: float) -> float:
         """Seconds until so many fit; 0: they do."""
@@ -61,11 +117,11 @@ class Bucket:
         missing = min(float(count), self._rate.burst) - self._tokens
         return max(0.0, missing / self._rate.per_second)
 
-    def turn(self, count: int, since: float, now: float) -> float:
+    def turn(self, count: int, since: float, now: float, patience: float = PATIENCE) -> float:
         """The same for the first of the line, which has been that since then."""
         fits = self.wait(count, now)
-        patience = since + PATIENCE * count / self._rate.per_second - now
-        return min(fits, max(patience, -self._tokens / self._rate.per_second, 0.0))
+        longest = since + patience * count / self._rate.per_second - now
+        return min(fits, max(longest, -self._tokens / self._rate.per_second, 0.0))
 
     def take(self, count: int) -> None:
         self._tokens -= count
@@ -91,11 +147,9 @@ class Quotas:
         rate = self._rate(namespace)
         if rate is None:
             return
-        bucket = self._bucket(namespace, rate, now)
-        wait = bucket.wait(count, now)
+        wait = self._bucket(namespace, rate, now).call(count, now)
         if wait > 0:
             raise QuotaExceeded(namespace, str(rate), retry_after=wait)
-        bucket.take(count)
 
     def reserve(self, namespace: str, count: int, since: float, now: float) -> float:
         """Take them for the first of a line, which has been that since then, if it is its turn;

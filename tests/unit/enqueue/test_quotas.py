@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.enqueue.domain.quotas import PATIENCE, Quotas, Rate
+from services.enqueue.domain.quotas import CALL_PATIENCE, PATIENCE, Quotas, Rate
 from services.mesh.errors import QuotaExceeded
 
 
@@ -61,7 +61,8 @@ def test_a_stream_and_greedy_callers_both_get_on(
 ) -> None:
     rate = Rate(per_second, burst)
     tenant = Tenant(rate, parcel, call)
-    turn = (PATIENCE * parcel + call) / per_second + tenant.step
+    # The callers may owe for one call when its turn comes.
+    turn = (PATIENCE * parcel + 2 * call) / per_second + tenant.step
     seconds = 10 * turn
     tenant.pass_seconds(seconds)
     assert tenant.waits
@@ -87,3 +88,81 @@ def test_a_call_larger_than_the_burst_still_needs_a_full_bucket() -> None:
     with pytest.raises(QuotaExceeded):
         quotas.take("n", 50, 0.0)
     quotas.take("n", 50, 0.1)
+
+
+class Caller:
+    """Submits batches of one size, one after the other, and comes back when it was told to."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.since, self.due = size, 0.0, 0.0
+        self.waits: list[float] = []
+
+    def come(self, quotas: Quotas, now: float) -> None:
+        if now < self.due:
+            return
+        try:
+            quotas.take("n", self.size, now)
+        except QuotaExceeded as error:
+            assert error.retry_after is not None
+            self.due = now + error.retry_after
+        else:
+            self.waits.append(now - self.since)
+            self.since = now
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(1.0, 100.0),
+    st.floats(1.0, 50.0),
+    st.sets(st.integers(1, 6), min_size=1, max_size=3),
+)
+def test_large_calls_get_on_beside_a_trickle_of_single_ones(
+    per_second: float, burst: float, sizes: set[int]
+) -> None:
+    """A call as large as the burst needed a full bucket, which singles never let come about."""
+    quotas, step = Quotas(Rate(per_second, burst), {}), 0.5 / per_second
+    callers = [Caller(2**size) for size in sorted(sizes)]
+    total = sum(caller.size for caller in callers)
+    # Each has its turn, is paid for, and is noticed by the next when that one comes back.
+    longest = (CALL_PATIENCE + 3) * total * len(callers) / per_second + 10 * step
+    now, singles = 0.0, 0
+    while now < 4 * longest:
+        now += step
+        try:
+            quotas.take("n", 1, now)
+            singles += 1
+        except QuotaExceeded:
+            pass
+        for caller in callers:
+            caller.come(quotas, now)
+    for caller in callers:
+        assert caller.waits
+        assert max([*caller.waits, now - caller.since]) <= longest
+    batched = sum(caller.size * len(caller.waits) for caller in callers)
+    assert batched + singles <= burst + per_second * now + max(caller.size for caller in callers)
+    assert singles >= 0.5 * per_second * now - burst - total
+
+
+def test_a_call_that_does_not_come_back_keeps_nobody_waiting() -> None:
+    quotas = Quotas(Rate(1.0, 8.0), {})
+    quotas.take("n", 8, 0.0)
+    for size in (8, 4):  # the first gives up
+        with pytest.raises(QuotaExceeded):
+            quotas.take("n", size, 0.0)
+    for now in range(1, 40):
+        quotas.take("n", 1, float(now))
+        try:
+            quotas.take("n", 4, float(now))
+        except QuotaExceeded:
+            continue
+        break
+    assert 16 <= now <= 20  # the other has waited for its own turn only
+
+
+def test_a_single_call_is_never_let_in_on_debt() -> None:
+    quotas = Quotas(Rate(1.0, 1.0), {})
+    quotas.take("n", 1, 0.0)
+    for now in (0.3, 0.6, 0.9):
+        with pytest.raises(QuotaExceeded):
+            quotas.take("n", 1, now)
+    quotas.take("n", 1, 1.0)
