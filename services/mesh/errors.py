@@ -21,8 +21,8 @@ contract test holds the two together.
     ├── Aborted                    read again, then retry
     │   └── EtagMismatch
     ├── Unavailable                retry with backoff, as it stands
-    │   ├── StaleEpoch             · ShardUnavailable · OutcomeUnknown · NoHealthyShard
-    │   └── DependencyUnavailable  · Draining
+    │   ├── StaleEpoch             · ShardUnavailable (ShardBusy) · OutcomeUnknown
+    │   └── NoHealthyShard         · DependencyUnavailable · Draining
     ├── ResourceExhausted          retry later, not more often
     │   └── Overloaded             · QuotaExceeded · SlowConsumer
     ├── DataLoss
@@ -374,6 +374,13 @@ class ShardUnavailable(Unavailable):
     def __init__(self, shard: str, retry_after: float | None = None, why: str = "is away") -> None:
         metadata = {"shard": shard}
         super().__init__(f"shard {shard} {why}", metadata=metadata, retry_after=retry_after)
+
+
+class ShardBusy(ShardUnavailable):
+    """The shard answered, so it lives: it gave this one statement up, and nothing was changed.
+
+    To callers that is the same as one that is away. Who decides whether it is away knows better.
+    """
 
 
 class OutcomeUnknown(Unavailable):

@@ -58,7 +58,7 @@ class SchedulerConfig(ShardsConfig, NatsConfig, EtcdConfig, ServiceConfig):
         5, "How soon the others take over after this process died.", low=2, high=300
     )
     statement_seconds: float = setting(
-        2.5, "Longest statement; a shard that takes longer counts as away.", low=0.1, high=60
+        2.5, "Longest statement; one that takes longer is given up.", low=0.1, high=60
     )
 
     purge_seconds: float = setting(

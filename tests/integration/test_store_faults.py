@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from services.mesh.errors import OutcomeUnknown, ShardUnavailable
+from services.mesh.errors import OutcomeUnknown, ShardBusy, ShardUnavailable
 from services.mesh.jobs.model import JobFilter
 from services.mesh.jobs.reports import ReportOutcome, Succeeded
 from services.mesh.jobs.states import JobState
@@ -24,6 +24,7 @@ from services.mesh.store.settings import StoreSettings
 from services.mesh.testing.faults import FaultProxy, Link
 from tests.integration.store_rig import EPOCH, Rig, Wire, audit, new_job, opened, rig_of_test, until  # noqa: F401
 
+PID = Query("pid", "SELECT pg_backend_pid()", writes=False)
 QUICK: dict[str, Any] = {
     "lock_timeout": 0.3,
     "statement_timeout": 0.5,
@@ -102,6 +103,28 @@ async def test_a_connection_that_breaks_during_a_read_is_certain(rig):
         wire.cut_on_answer = True
         with pytest.raises(ShardUnavailable):
             await store.inflight_workers()
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_a_statement_that_took_too_long_is_given_up_by_a_shard_that_lives(rig, writes):
+    async with opened(rig.dsn, **QUICK) as store:
+        connections = store._connections
+        (before,) = await connections.fetch(PID)
+        answers = store.answers
+        with pytest.raises(ShardBusy, match="took too long; nothing was changed"):
+            await connections.fetch(Query("slow", "SELECT pg_sleep(3)", writes=writes))
+        assert store.answers == answers + 1, "its own word is a sign of life"
+        assert await connections.fetch(PID) == [before], "and the connection stays"
+
+
+async def test_a_shard_that_ends_a_connection_has_not_answered(rig):
+    async with opened(rig.dsn, **QUICK) as store:
+        answers = store.answers
+        end = "SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(0.1)"
+        with pytest.raises(ShardUnavailable) as away:
+            await store._connections.fetch(Query("end", end, writes=False))
+        assert not isinstance(away.value, ShardBusy)
+        assert store.answers == answers
 
 
 async def test_a_shard_that_hangs_is_cut_off_at_the_deadline(rig):

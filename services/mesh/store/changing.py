@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from services.mesh.errors import ShardUnavailable, StaleEpoch
+from services.mesh.errors import ShardBusy, StaleEpoch
 from services.mesh.jobs.model import NO_LABELS, JobEvent, JobRecord
 from services.mesh.jobs.states import LIVE, UNSUCCESSFUL, Cause, JobState
 from services.mesh.store.answers import (
@@ -61,7 +61,7 @@ class Changing(ShardBase):
                     )
                     events.append(event)
         if len(results) < len(ids):  # somebody else won every time
-            raise ShardUnavailable(self._connections.shard, why=BUSY)
+            raise ShardBusy(self._connections.shard, why=BUSY)
         return RedriveAnswer([results[job_id] for job_id in ids], events)
 
     async def _repeat(

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.adapt import AdaptersMap
 
-from services.mesh.errors import OutcomeUnknown, ShardUnavailable
+from services.mesh.errors import OutcomeUnknown, ShardBusy, ShardUnavailable
 from services.mesh.store import arrays
 from services.mesh.store.pool import Pool
 from services.mesh.store.queries import Query
@@ -42,11 +42,12 @@ _AWAY_CLASSES = frozenset({"08", "53", "55", "57", "58", "XX"})
 # Those that speak of the values: what cannot be held, what breaks a constraint, what is too large.
 _DATA_CLASSES = frozenset({"22", "23", "54"})
 _READ_ONLY = "25006"
-_LOCKED = "55P03"
+_LOCKED, _CANCELLED = "55P03", "57014"
 _BEGIN, _COMMIT, _ROLLBACK = (
     Query(word.lower(), word, writes=word == "COMMIT") for word in ("BEGIN", "COMMIT", "ROLLBACK")
 )
 BUSY = "is busy: others were changing the same job for too long; nothing was changed, try again"
+TOO_LONG = "gave up a statement that took too long; nothing was changed"
 
 
 def is_fault_of_data(error: psycopg.Error) -> bool:
@@ -54,6 +55,11 @@ def is_fault_of_data(error: psycopg.Error) -> bool:
     if error.sqlstate is None:
         return isinstance(error, psycopg.DataError)  # found before anything was sent
     return error.sqlstate[:2] in _DATA_CLASSES
+
+
+def is_answer(error: psycopg.Error) -> bool:
+    """Whether the server said so, and is there for the next statement. After a FATAL it is not."""
+    return error.diag.severity_nonlocalized == "ERROR"
 
 
 class ShardConnections:
@@ -69,7 +75,7 @@ class ShardConnections:
         #: Statements under way, each with what ends the patience with it.
         self._asking: dict[Session, asyncio.TimerHandle] = {}
         self.answers = 0
-        """Statements that were answered so far."""
+        """Statements that were answered so far, be it with an error."""
         self.tell_slow: Callable[[], None] | None = None
         """Is told when a statement is slow, while it is still under way."""
 
@@ -152,6 +158,9 @@ class ShardConnections:
         self._asking[session] = alarm
         try:
             rows = await session.run(query, params)
+        except psycopg.Error as error:
+            self.answers += is_answer(error)
+            raise
         finally:
             self._asking.pop(session).cancel()
         self.answers += 1
@@ -181,7 +190,9 @@ class ShardConnections:
             return OutcomeUnknown(self.shard) if writes else ShardUnavailable(self.shard)
         state = error.sqlstate or ""
         if state == _LOCKED or state in _CONFLICTS:
-            return ShardUnavailable(self.shard, why=BUSY)
+            return ShardBusy(self.shard, why=BUSY)
+        if state == _CANCELLED:
+            return ShardBusy(self.shard, why=TOO_LONG)
         if state[:2] in _AWAY_CLASSES or state == _READ_ONLY:
             return ShardUnavailable(self.shard)
         return error

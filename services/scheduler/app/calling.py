@@ -110,7 +110,7 @@ class Caller(Loop):
         try:
             seen = await self._shards.ask(shard, lambda store: store.pulse(limit=1))
         except MeshError:
-            return set()  # its gate is closed now; who opens it raises the flags again
+            return set()  # its gate is closed, and who opens it raises the flags; or we ask again
         looks.looked(self._clock.monotonic(), seen.took)
         since = dict(zip(seen.due_types, seen.due_since, strict=True))
         for type_, mark in marks.items():

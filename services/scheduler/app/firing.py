@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from math import inf
 
 from services.mesh.clock import Clock
-from services.mesh.errors import DependencyUnavailable
+from services.mesh.errors import DependencyUnavailable, MeshError
 from services.mesh.jobs.model import JobEvent
 from services.mesh.runtime import Counts
 from services.mesh.store.answers import CancelResult
@@ -99,6 +99,13 @@ class ScheduleFirer:
 
     async def run_once(self) -> Counts:
         """Fire every schedule whose time has come."""
+        try:
+            return await self._fire()
+        except MeshError:
+            self._ring(self._clock.monotonic())  # the rounds rest a while before they hear it
+            raise
+
+    async def _fire(self) -> Counts:
         fired = missed = moved = 0
         expected_us = self._next_us
         self.forget()

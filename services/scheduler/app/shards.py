@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from services.mesh.errors import OutcomeUnknown, ShardNotFound, ShardUnavailable
+from services.mesh.errors import OutcomeUnknown, ShardBusy, ShardNotFound, ShardUnavailable
 from services.mesh.runtime import Backoff, Dependency, Tasks
 from services.scheduler.app.measures import Measures
 from services.scheduler.domain.gate import Gate
@@ -67,12 +67,16 @@ class Shards:
         """Nothing to do: the probes end with the process's tasks."""
 
     async def ask(self, name: str, question: Callable[[Shard], Awaitable[T]]) -> T:
-        """Ask an open shard; its failure to answer closes the gate."""
+        """Ask an open shard; its failure to answer closes the gate. That it gave a statement up is
+        an answer: one that takes too long must not take the shard away from all others.
+        """
         gate = self.gate(name)
         if not gate.open:
             raise ShardUnavailable(name)
         try:
             return await question(self._stores[name])
+        except ShardBusy:
+            raise
         except (ShardUnavailable, OutcomeUnknown) as error:
             if gate.failed(error.message):
                 self._closed(name, error.message)

@@ -234,7 +234,7 @@ class SlotGrabber:
         try:
             self._rereading.ended((await self.run_once())["grabbed"])
         except MeshError:
-            return  # the gate is closed now; the first tick after it opens reads again
+            return  # the next tick reads again, or the first after the gate has opened
 
     # --- firing
 

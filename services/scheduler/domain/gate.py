@@ -2,7 +2,7 @@
 
 A claim on a shard that does not answer holds a worker's credit until its deadline. That may happen
 once per outage, not once per nudge: after the first failure nobody asks the shard for jobs until a
-probe, which holds nothing, has been answered.
+probe, which holds nothing, has been answered. An error that the shard itself told is an answer.
 """
 
 from __future__ import annotations

@@ -103,8 +103,7 @@ class Caller:
         try:
             quotas.take("n", self.size, now)
         except QuotaExceeded as error:
-            assert error.retry_after is not None
-            self.due = now + error.retry_after
+            self.due = now + (error.retry_after or 0.0)
         else:
             self.waits.append(now - self.since)
             self.since = now

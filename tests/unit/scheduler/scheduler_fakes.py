@@ -12,7 +12,12 @@ from typing import Any, Generic, TypeVar, cast
 from uuid import UUID, uuid4
 
 from services.mesh.clock import SystemClock
-from services.mesh.errors import DeadlineExceeded, DependencyUnavailable, ShardUnavailable
+from services.mesh.errors import (
+    DeadlineExceeded,
+    DependencyUnavailable,
+    ShardBusy,
+    ShardUnavailable,
+)
 from services.mesh.jobs.ids import new_job_id
 from services.mesh.jobs.model import Claimed, JobEvent, Payload, Timeouts
 from services.mesh.jobs.ties import Parent
@@ -87,6 +92,8 @@ class FakeShard:
         self.open_door = asyncio.Event()
         self.open_door.set()
         self.away = False
+        #: So many statements take longer than they may.
+        self.gives_up = 0
         self.writable = True
         self.swept: list[tuple[UUID, int]] = []
         self.due_times: list[DueTime] = []
@@ -113,6 +120,9 @@ class FakeShard:
     def _check(self) -> None:
         if self.away:
             raise ShardUnavailable(self.name)
+        if self.gives_up:
+            self.gives_up -= 1
+            raise ShardBusy(self.name)
 
     async def probe(self, timeout: float = 0.5) -> ProbeResult:
         self._check()
@@ -185,6 +195,7 @@ class FakeShard:
     async def fire_due_schedules(
         self, limit: int = 100, ahead: timedelta = timedelta(0)
     ) -> FireAnswer:
+        self._check()
         return FireAnswer([], 0, 0)
 
     async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:

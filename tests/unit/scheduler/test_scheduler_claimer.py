@@ -6,6 +6,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import pytest
+
+from services.mesh.errors import ShardBusy
 from services.mesh.jobs.model import Claimed
 from services.scheduler.app.claims import ClaimRules
 from services.scheduler.app.parking import Parking
@@ -130,6 +133,26 @@ async def test_a_shard_that_is_away_holds_credit_only_once() -> None:
             await bench.passed()
         assert len(bench.stores["s0"].claims) == 1
         assert bench.board.book.credit_of("t") == 10
+
+
+async def test_a_statement_that_took_too_long_takes_the_shard_from_nobody() -> None:
+    """What the shard itself says proves that it lives; only no answer closes its gate."""
+    async with Bench("s0") as bench:
+        shard = bench.stores["s0"]
+        closed: list[str] = []
+        bench.shards.on_open(closed.append)  # told only after it was closed
+        probes = shard.probes
+        shard.gives_up = 1
+        with pytest.raises(ShardBusy):
+            await bench.shards.ask("s0", lambda store: store.pulse())
+        assert bench.shards.gate("s0").open
+        shard.gives_up = 1
+        shard.store("t", 3)
+        bench.grab("w", 10)
+        bench.board.heard(Word("s0", ["t"]))
+        await until(lambda: bench.sent() == 3)
+        assert len(shard.claims) == 2, "the one that was given up costs neither flag nor credit"
+        assert (closed, shard.probes) == ([], probes)
 
 
 async def test_a_shard_that_is_read_only_is_not_asked_until_it_can_be_written() -> None:
