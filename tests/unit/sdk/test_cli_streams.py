@@ -7,10 +7,8 @@ from pathlib import Path
 
 from jobmesh.v1 import job_pb2
 
+from tests.unit.sdk.cli_runs import Run
 from tests.unit.sdk.memory_mesh import MemoryMesh
-from tests.unit.sdk.test_cli import Run, run  # noqa: F401 - the fixture
-
-# ruff: noqa: F811
 
 
 async def test_each_line_of_a_file_becomes_a_job_in_order(

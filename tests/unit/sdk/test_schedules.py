@@ -16,11 +16,8 @@ from jobmesh.errors import Unavailable
 from jobmesh.options import EnqueueOptions
 from jobmesh.v1 import schedule_pb2
 
-from tests.unit.sdk import test_cli
+from tests.unit.sdk.cli_runs import Run
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
-
-Run = test_cli.Run
-run = test_cli.run
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2027, 3, 27, 12, tzinfo=UTC)

@@ -10,12 +10,9 @@ from jobmesh.v1 import retry_pb2
 from jobmesh.v1.type_settings_pb2 import TypeSettings
 
 from services.mesh.errors import EtagMismatch
-from tests.unit.sdk import test_cli
+from tests.unit.sdk.cli_runs import Run
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
 from tests.unit.sdk.test_blocking_client import use
-
-Run = test_cli.Run
-run = test_cli.run
 
 
 async def test_what_is_said_is_changed_and_the_rest_stays(
