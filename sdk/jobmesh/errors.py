@@ -137,7 +137,8 @@ HINTS: Mapping[str, str] = {
     "SHARD_UNAVAILABLE": "look at: jobmesh shard list",
     "SCHEDULE_EXISTS": "choose another name; or change it: jobmesh schedule update NAME; "
     "or delete it: jobmesh schedule delete NAME",
-    "POOL_EXISTS": "the type has a pool with other settings: jobmesh pool list",
+    "POOL_EXISTS": "it has other settings: jobmesh pool show TYPE; "
+    "change them: jobmesh pool set TYPE",
     "UNREACHABLE": "start a mesh here with: jobmesh up, or set {variable}",
 }
 

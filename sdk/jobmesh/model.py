@@ -106,6 +106,8 @@ class Job:
     progress: Progress | None
     attempts: tuple[Attempt, ...]
     message: Message = field(repr=False, compare=False)
+    #: What was said of its end, such as the reason of a cancel; like the attempts, with `full`.
+    end_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ class JobEvent:
     message: Message = field(repr=False, compare=False)
     #: How far the handler is; with reason "PROGRESS" only.
     progress: Progress | None = None
+    #: What was said of it, such as the reason of a cancel.
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,8 @@ class TypeSettings:
     message: Message = field(repr=False, compare=False)
     #: What the handler itself asks for (`@job(retries=3)`), in words; empty: no retry.
     handler_retry: str = ""
+    #: Seconds that an attempt may run by what the handler says (`@job(timeout=30)`); None: no word.
+    handler_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

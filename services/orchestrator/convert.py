@@ -147,7 +147,7 @@ def fill_put_result(into: pb.PutJobResult, outcome: Outcome, *, brief: bool) -> 
 
 
 def found_to_proto(found: Found, *, full: bool) -> job_pb2.Job:
-    return job_to_proto(found.record, found.shard, data=full, attempts=found.attempts)
+    return job_to_proto(found.record, found.shard, data=full, history=found.history)
 
 
 def awaited_to_proto(found: Found | UUID) -> job_pb2.Job:
@@ -178,8 +178,8 @@ def fill_get_result(
     if isinstance(found, MeshError):
         result.error.CopyFrom(to_item_error(found))
     else:
-        record, shard, attempts = found.record, found.shard, found.attempts
-        fill_job(result.job, record, shard, data=full, attempts=attempts, id_text=id_text)
+        record, shard, history = found.record, found.shard, found.history
+        fill_job(result.job, record, shard, data=full, history=history, id_text=id_text)
 
 
 def cancel_result_to_proto(

@@ -229,7 +229,7 @@ def _node(
     keys, registry = Keys(config.etcd_prefix), EtcdRegistry(etcd)
     terms = LeaseTerms(config.lease_seconds, config.lease_margin_seconds, config.etcd_max_txn_ops)
     presence = Presence(config.local_workers_dir)
-    declarations = Declarations(registry, keys, offering.retry_policies)
+    declarations = Declarations(registry, keys, offering.asked)
     return Node(
         EtcdMembership(etcd, registry, keys, about, terms, presence, declarations),
         EtcdSchedulers(registry, keys),

@@ -101,6 +101,7 @@ def test_cancel_says_whether_it_won_by_its_exit_code(run: Run) -> None:
     waiting = one_job(run("submit", "echo", "--delay", "1h", "--json").stdout)
     cancelled = one_job(run("cancel", waiting.id, "--reason", "test", "--json").stdout)
     assert cancelled.state == job_pb2.JOB_STATE_CANCELLED
+    assert one_job(run("get", waiting.id, "--json").stdout).end_note == "test"
     ended = one_job(run("submit", "echo", "--wait", "--json").stdout)
     refused = run("cancel", ended.id, code=FAILED)
     assert "SUCCEEDED" in refused.stderr
@@ -114,7 +115,7 @@ def test_cancel_says_whether_it_won_by_its_exit_code(run: Run) -> None:
             FAILED,
             "RuntimeError",
         ),
-        (("submit", "no-such-type"), FAILED, "UNKNOWN_TYPE"),
+        (("submit", "no-such-type"), USAGE, "UNKNOWN_TYPE"),
         (("submit", "NOT A TYPE"), USAGE, "job.type"),
         (("submit", "echo", "-i", "{not json"), USAGE, "JSON"),
         (("submit", "echo", "--priority", "11"), USAGE, "priority"),

@@ -272,6 +272,23 @@ async def test_cancel_says_who_won(desk):
     assert (lost.cancelled, lost.job.state) == (False, SUCCEEDED)
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_the_reason_of_a_cancel_is_told_to_who_looks_and_to_who_watches(desk, resumes):
+    job = (await desk.enqueue()).job
+    call = desk.stub.WatchJobs(pb.WatchJobsRequest(job_ids=[job.id]))
+    (snapshot,) = await read(call, 1)
+    if resumes:  # then it comes from the shard, and not by the hint
+        call.cancel()
+    await desk.stub.CancelJob(pb.CancelJobRequest(job_id=job.id, reason="changed mind"))
+    if resumes:
+        again = pb.WatchJobsRequest(job_ids=[job.id], resume_token=snapshot.resume_token)
+        call = desk.stub.WatchJobs(again)
+    (told,) = await read(call, 1)
+    assert (told.event.state, told.event.note) == (job_pb2.JOB_STATE_CANCELLED, "changed mind")
+    full = pb.GetJobRequest(job_id=job.id, view=job_pb2.JOB_VIEW_FULL)
+    assert (await desk.stub.GetJob(full)).job.end_note == "changed mind"
+
+
 # --- watch
 
 

@@ -439,10 +439,13 @@ class EventDetail(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     DUE_TIME_US_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     event: _builtins.int
     """Which transition, counted from 0."""
     due_time_us: _builtins.int
     """JobEvent.due_time, in microseconds since the epoch; 0 if it has none."""
+    note: _builtins.str
+    """JobEvent.note."""
     @_builtins.property
     def failure(self) -> _job_pb2.Failure:
         """JobEvent.failure."""
@@ -453,10 +456,11 @@ class EventDetail(_message.Message):
         event: _builtins.int = ...,
         failure: _job_pb2.Failure | None = ...,
         due_time_us: _builtins.int = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "event", b"event", "failure", b"failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "event", b"event", "failure", b"failure", "note", b"note"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -504,6 +504,7 @@ class Job(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     ORIGIN_JOB_ID_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    END_NOTE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Identity: a UUIDv7 whose 12 `rand_a` bits are the job's bucket."""
     namespace: _builtins.str
@@ -528,6 +529,8 @@ class Job(_message.Message):
     """The job that this one repeats, if RetryJob made it."""
     traceparent: _builtins.str
     """W3C trace context of the submission; empty when tracing was off."""
+    end_note: _builtins.str
+    """What was said of its end: the reason of a cancel, or why no attempt followed. Only in the FULL view of GetJob."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What was submitted. In the BASIC view `input.data` is left out."""
@@ -593,10 +596,11 @@ class Job(_message.Message):
         attempts: _abc.Iterable[Global___Attempt] | None = ...,
         origin_job_id: _builtins.str = ...,
         traceparent: _builtins.str = ...,
+        end_note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "due_time", b"due_time", "end_time", b"end_time", "failure", b"failure", "nominal_time", b"nominal_time", "output", b"output", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "attempts", b"attempts", "create_time", b"create_time", "dispatch_no", b"dispatch_no", "due_time", b"due_time", "end_time", b"end_time", "failure", b"failure", "id", b"id", "losses", b"losses", "namespace", b"namespace", "nominal_time", b"nominal_time", "origin_job_id", b"origin_job_id", "output", b"output", "progress", b"progress", "schedule", b"schedule", "shard", b"shard", "spec", b"spec", "start_time", b"start_time", "state", b"state", "traceparent", b"traceparent", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "attempts", b"attempts", "create_time", b"create_time", "dispatch_no", b"dispatch_no", "due_time", b"due_time", "end_note", b"end_note", "end_time", b"end_time", "failure", b"failure", "id", b"id", "losses", b"losses", "namespace", b"namespace", "nominal_time", b"nominal_time", "origin_job_id", b"origin_job_id", "output", b"output", "progress", b"progress", "schedule", b"schedule", "shard", b"shard", "spec", b"spec", "start_time", b"start_time", "state", b"state", "traceparent", b"traceparent", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -818,6 +822,7 @@ class JobEvent(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     DUE_TIME_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job."""
     namespace: _builtins.str
@@ -836,6 +841,8 @@ class JobEvent(_message.Message):
     """The fence of that attempt."""
     worker_id: _builtins.str
     """The worker of that attempt."""
+    note: _builtins.str
+    """What was said of it: the reason of a cancel, why no attempt follows, why a worker gave it back."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When it was committed, by the shard's clock."""
@@ -868,10 +875,11 @@ class JobEvent(_message.Message):
         failure: Global___Failure | None = ...,
         due_time: _timestamp_pb2.Timestamp | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "failure", b"failure", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "dispatch_no", b"dispatch_no", "due_time", b"due_time", "failure", b"failure", "job_id", b"job_id", "labels", b"labels", "namespace", b"namespace", "reason", b"reason", "state", b"state", "time", b"time", "type", b"type", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "dispatch_no", b"dispatch_no", "due_time", b"due_time", "failure", b"failure", "job_id", b"job_id", "labels", b"labels", "namespace", b"namespace", "note", b"note", "reason", b"reason", "state", b"state", "time", b"time", "type", b"type", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,7 +28,7 @@ from jobmesh.v1 import job_pb2 as jobmesh_dot_v1_dot_job__pb2
 from jobmesh.v1 import retry_pb2 as jobmesh_dot_v1_dot_retry__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ejobmesh/v1/type_settings.proto\x12\njobmesh.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x14jobmesh/v1/job.proto\x1a\x16jobmesh/v1/retry.proto\"\xe5\x02\n\x0cTypeSettings\x12:\n\x04type\x18\x01 \x01(\tB,\xbaH)r\'\x10\x01\x18?2!^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$\x12-\n\x0cretry_policy\x18\x02 \x01(\x0b\x32\x17.jobmesh.v1.RetryPolicy\x12&\n\x08timeouts\x18\x03 \x01(\x0b\x32\x14.jobmesh.v1.Timeouts\x12 \n\x0bmax_running\x18\x04 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x12(\n\x13max_running_per_key\x18\x05 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x12(\n\tretention\x18\x06 \x01(\x0b\x32\x15.jobmesh.v1.Retention\x12\x15\n\x04\x65tag\x18\x07 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12\x35\n\x14handler_retry_policy\x18\x08 \x01(\x0b\x32\x17.jobmesh.v1.RetryPolicy\"\x86\x02\n\tRetention\x12>\n\tsucceeded\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x12;\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x12>\n\tcancelled\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x12<\n\x07\x65xpired\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ejobmesh/v1/type_settings.proto\x12\njobmesh.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x14jobmesh/v1/job.proto\x1a\x16jobmesh/v1/retry.proto\"\x9d\x03\n\x0cTypeSettings\x12:\n\x04type\x18\x01 \x01(\tB,\xbaH)r\'\x10\x01\x18?2!^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$\x12-\n\x0cretry_policy\x18\x02 \x01(\x0b\x32\x17.jobmesh.v1.RetryPolicy\x12&\n\x08timeouts\x18\x03 \x01(\x0b\x32\x14.jobmesh.v1.Timeouts\x12 \n\x0bmax_running\x18\x04 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x12(\n\x13max_running_per_key\x18\x05 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x12(\n\tretention\x18\x06 \x01(\x0b\x32\x15.jobmesh.v1.Retention\x12\x15\n\x04\x65tag\x18\x07 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12\x35\n\x14handler_retry_policy\x18\x08 \x01(\x0b\x32\x17.jobmesh.v1.RetryPolicy\x12\x36\n\x13handler_run_timeout\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\"\x86\x02\n\tRetention\x12>\n\tsucceeded\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x12;\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x12>\n\tcancelled\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x12<\n\x07\x65xpired\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n\"\x06\x08\x80\x86\xb0\x96\x01\x32\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,7 +52,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETENTION'].fields_by_name['expired']._loaded_options = None
   _globals['_RETENTION'].fields_by_name['expired']._serialized_options = b'\272H\r\252\001\n\"\006\010\200\206\260\226\0012\000'
   _globals['_TYPESETTINGS']._serialized_start=154
-  _globals['_TYPESETTINGS']._serialized_end=511
-  _globals['_RETENTION']._serialized_start=514
-  _globals['_RETENTION']._serialized_end=776
+  _globals['_TYPESETTINGS']._serialized_end=567
+  _globals['_RETENTION']._serialized_start=570
+  _globals['_RETENTION']._serialized_end=832
 # @@protoc_insertion_point(module_scope)

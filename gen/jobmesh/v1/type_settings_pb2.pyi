@@ -33,6 +33,7 @@ class TypeSettings(_message.Message):
     RETENTION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     HANDLER_RETRY_POLICY_FIELD_NUMBER: _builtins.int
+    HANDLER_RUN_TIMEOUT_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """The type."""
     max_running: _builtins.int
@@ -59,6 +60,12 @@ class TypeSettings(_message.Message):
         where neither the job nor retry_policy says anything. Output only: SetTypeSettings leaves it as it is.
         """
 
+    @_builtins.property
+    def handler_run_timeout(self) -> _duration_pb2.Duration:
+        """How long an attempt may run by what the type's handler itself says (`@job(timeout=30)`), as the worker that started
+        last announced it. Workers hold to it where neither the job nor timeouts says anything. Output only, like the above.
+        """
+
     def __init__(
         self,
         *,
@@ -70,10 +77,11 @@ class TypeSettings(_message.Message):
         retention: Global___Retention | None = ...,
         etag: _builtins.str = ...,
         handler_retry_policy: _retry_pb2.RetryPolicy | None = ...,
+        handler_run_timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["handler_retry_policy", b"handler_retry_policy", "retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["handler_retry_policy", b"handler_retry_policy", "handler_run_timeout", b"handler_run_timeout", "retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "handler_retry_policy", b"handler_retry_policy", "max_running", b"max_running", "max_running_per_key", b"max_running_per_key", "retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "handler_retry_policy", b"handler_retry_policy", "handler_run_timeout", b"handler_run_timeout", "max_running", b"max_running", "max_running_per_key", b"max_running_per_key", "retention", b"retention", "retry_policy", b"retry_policy", "timeouts", b"timeouts", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

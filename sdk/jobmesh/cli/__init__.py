@@ -3,7 +3,7 @@
     app          the commands' tree and the one place where errors become a line and an exit code
     submit       one job now or later, or a schedule
     jobs         get, list, cancel, watch, output
-    schedules    schedule …;  operators: pool …, shard …, type …
+    schedules    schedule …;  pools: pool …;  types: type …;  operators: shard …, drain
     doctor       one line per part of the mesh, what is wrong with it, and what helps
     local        up, down, status, worker: what `localmesh` does, presented
     logs         what a job's handlers logged, or the services of this machine

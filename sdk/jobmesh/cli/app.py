@@ -6,7 +6,8 @@ import typer
 
 from jobmesh.cli import changes, doctor, jobs, local, logs, submit
 from jobmesh.cli.failures import MeshGroup
-from jobmesh.cli.operators import drain, pool_app, shard_app
+from jobmesh.cli.operators import drain, shard_app
+from jobmesh.cli.pools import pool_app
 from jobmesh.cli.schedules import schedule_app
 from jobmesh.cli.types import type_app
 

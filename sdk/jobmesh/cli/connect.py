@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jobmesh.cli.failures import CommandError
+from jobmesh.cli.failures import CommandError, exit_code
 from jobmesh.errors import CallError, Unavailable
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ async def near_types_named(client: AsyncClient, type: str) -> AsyncIterator[None
         if not near:
             raise
         message = f"{error.message} ({error.reason})"
-        raise CommandError(message, f"did you mean {near[0]}? jobmesh type list") from None
+        hint = f"did you mean {near[0]}? jobmesh type list"
+        raise CommandError(message, hint, exit_code(error)) from None
 
 
 def caller(service: str, address: str | None) -> Caller:

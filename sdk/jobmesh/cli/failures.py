@@ -41,6 +41,8 @@ def exit_code(error: BaseException) -> int:
             return error.code
         case InvalidArgument() | OutOfRange() | InputError() | HandlerError() | ValueError():
             return USAGE
+        case CallError(reason="UNKNOWN_TYPE"):
+            return USAGE  # a mistake in an argument, though the mesh has to look
         case Unavailable() | ResourceExhausted():
             return UNAVAILABLE
         case DeadlineExceeded() | WaitTimeout():

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from jobmesh.cli.render import STYLES, clock, event_line, missed_lines, state_line
+from jobmesh.cli.render import STYLES, clock
 from jobmesh.cli.sayings import progress_bar, progress_words
 from jobmesh.cli.screen import Screen
+from jobmesh.cli.transitions import event_line, missed_lines, state_line
 from jobmesh.times import human
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ async def follow(
     with moving_line(screen, "SCHEDULED") as elapsed:
         async for event in client.watch(*job_ids, progress=True):
             if event.progress is not None:
-                _show_progress(screen, target, elapsed, event, event.job_id if named else "")
+                origin = origins.get(event.job_id)
+                name = event.job_id if named else ""
+                _show_progress(screen, target, elapsed, event, origin, name)
                 continue
             states[event.job_id] = event.state
             elapsed.progress = None
@@ -77,7 +80,12 @@ async def follow(
 
 
 def _show_progress(
-    screen: Screen, target: Console, elapsed: Elapsed, event: JobEvent, name: str
+    screen: Screen,
+    target: Console,
+    elapsed: Elapsed,
+    event: JobEvent,
+    origin: datetime | None,
+    name: str,
 ) -> None:
     """In the moving line, if there is one; else a line of its own."""
     if screen.as_json:
@@ -85,8 +93,8 @@ def _show_progress(
     elif screen.is_live:
         elapsed.progress = event.progress
     elif event.progress is not None:
-        words = [name, "PROGRESS  ", progress_words(event.progress)]
-        target.print("  ".join(word for word in words if word), markup=False)
+        line = state_line("PROGRESS", event.time, origin, name)
+        target.print(line.append(f"  {progress_words(event.progress)}"))
 
 
 async def follow_all(
@@ -110,10 +118,7 @@ async def follow_all(
 async def _lines(
     client: AsyncClient, event: JobEvent, origin: datetime | None, name: str
 ) -> list[Text]:
-    """One line per event; all of its life for a job that was over before we looked."""
-    if event.reason == "SNAPSHOT" and event.state.terminal:
-        return missed_lines(await client.get(event.job_id, full=True), name)
-    line = event_line(event, origin, name)
-    if event.reason == "SNAPSHOT" and event.version > 1:
-        return [state_line("SCHEDULED", origin, origin, name), line]
-    return [line]
+    """One line per event; for a job that had come further before we looked, all of its way."""
+    if event.job is not None and event.version > 1:
+        return missed_lines(await client.get(event.job_id, full=True), event, name)
+    return [event_line(event, origin, name)]

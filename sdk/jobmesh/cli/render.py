@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from jobmesh.times import human
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from jobmesh.model import Job, JobEvent, Schedule
+    from jobmesh.model import Job, Schedule
     from jobmesh.v1.job_pb2 import JobSpec
     from jobmesh.v1.payload_pb2 import Payload
     from jobmesh.v1.pool_pb2 import Pool
@@ -36,28 +35,6 @@ STYLES = {
     "AWAY": "red",
 }
 PREVIEW_CHARACTERS = 200
-
-REASONS = {
-    "SNAPSHOT": "",
-    "CREATED": "stored",
-    "CLAIMED": "",
-    "STARTED": "",
-    "SUCCEEDED": "",
-    "RETRY": "failed, will be retried",
-    "FAILED": "no attempt is left",
-    "HANDED_BACK": "handed back by its worker",
-    "SNOOZED": "asked to be run later",
-    "SWEPT": "the dispatch got lost",
-    "RESCUED": "rescued: its worker is gone",
-    "LOST": "its workers died too often",
-    "LATE_COMMIT": "late result accepted",
-    "CANCELLED": "",
-    "EXPIRED": "was not started in time",
-    "UNBLOCKED": "what it waited for has ended",
-    "PARENT_FAILED": "what it waited for did not succeed",
-    "UPDATED": "changed by a caller",
-    "REDRIVEN": "started over",
-}
 
 
 def styled(word: str) -> Text:
@@ -133,6 +110,7 @@ def job_details(job: Job, now: datetime) -> list[tuple[str, str | Text]]:
         ("due", f"{clock(job.due_time)} ({ago(job.due_time, now)})"),
         ("started", clock(job.start_time)),
         ("ended", clock(job.end_time)),
+        ("note", job.end_note),
         ("worker", job.worker_id),
         ("shard", job.shard),
         ("schedule", job.schedule),
@@ -188,59 +166,6 @@ def attempt_rows(job: Job) -> list[tuple[str | Text, ...]]:
 
 def _between(start: datetime | None, end: datetime | None) -> str:
     return human((end - start).total_seconds()) if start and end else ""
-
-
-def event_line(event: JobEvent, origin: datetime | None, name: str = "") -> Text:
-    """One transition: `RUNNING  +12 ms  attempt 1`."""
-    line = state_line(event.state, event.time, origin, name)
-    remarks = "  ".join(_remarks(event))
-    if remarks:
-        line.append(f"  {remarks}")
-    line.rstrip()
-    return line
-
-
-def state_line(state: str, time: datetime | None, origin: datetime | None, name: str) -> Text:
-    """`RUNNING  +12 ms`, after the job's id where several are followed."""
-    from rich.text import Text
-
-    line = Text(f"{name}  " if name else "")
-    line.append(f"{state:<10}", style=STYLES.get(state, ""))
-    line.append(f" {offset(time, origin):>10}", style="dim")
-    return line
-
-
-def offset(time: datetime | None, origin: datetime | None) -> str:
-    """`+12 ms`; milliseconds as long as they can be told apart."""
-    if time is None or origin is None:
-        return ""
-    span = (time - origin).total_seconds()
-    return f"+{span * 1000:.0f} ms" if span < 100 else f"+{human(span)}"
-
-
-def missed_lines(job: Job, name: str = "") -> list[Text]:
-    """The way of a job that had ended before anybody looked, by its attempts."""
-    lines = []
-    for state, time in timeline(job):
-        line = state_line(state, time, job.create_time, name)
-        if state == job.state and job.failure is not None:
-            line.append(f"  {job.failure}")
-        lines.append(line)
-    return lines
-
-
-def _remarks(event: JobEvent) -> list[str]:
-    remarks = []
-    if event.attempt and event.state in ("DISPATCHED", "RUNNING", "FAILED"):
-        remarks.append(f"attempt {event.attempt}")
-    remarks.append(REASONS.get(event.reason, event.reason.lower()))
-    if event.failure is not None:
-        remarks.append(str(event.failure))
-    if event.state == "SCHEDULED" and event.reason != "CREATED":
-        waits = event.due_time and event.time and (event.due_time - event.time).total_seconds()
-        if waits and waits > 0:
-            remarks.append(f"due in {human(waits)}")
-    return [remark for remark in remarks if remark]
 
 
 # --- schedules, pools, shards
@@ -348,20 +273,3 @@ def shard_row(shard: Shard) -> tuple[str | Text, ...]:
         f"{shard.probe_ms:.1f} ms",
         shard.last_error,
     )
-
-
-def timeline(job: Job) -> Sequence[tuple[str, datetime]]:
-    """The states a job went through by its attempts; fills in what a watch came too late for."""
-    found: list[tuple[str, datetime]] = []
-    if job.create_time is not None:
-        found.append(("SCHEDULED", job.create_time))
-    for one in job.attempts:
-        if one.dispatch_time is not None:
-            found.append(("DISPATCHED", one.dispatch_time))
-        if one.start_time is not None:
-            found.append(("RUNNING", one.start_time))
-        if one.end_time is not None and one is not job.attempts[-1]:
-            found.append(("SCHEDULED", one.end_time))
-    if job.end_time is not None:
-        found.append((job.state, job.end_time))
-    return found

@@ -198,6 +198,8 @@ def _lines(settings: TypeSettings) -> Iterator[tuple[str, str]]:
     yield "max running", str(settings.max_running or "no limit")
     yield "max running per key", str(settings.max_running_per_key or "no limit")
     yield "retry", _retry_line(settings)
+    if "run" not in settings.timeouts and settings.handler_timeout is not None:
+        yield "run timeout", f"{human(settings.handler_timeout)} (by the handler)"
     for bound, seconds in settings.timeouts.items():
         yield f"{bound} timeout", human(seconds)
     for state in ("succeeded", "failed", "cancelled", "expired"):

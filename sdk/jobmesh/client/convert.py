@@ -133,6 +133,7 @@ def to_job(message: job_pb2.Job) -> Job:
         progress=to_progress(message.progress) if message.HasField("progress") else None,
         attempts=tuple(map(to_attempt, message.attempts)),
         message=message,
+        end_note=message.end_note,
     )
 
 
@@ -161,6 +162,7 @@ def to_event(response: WatchJobsResponse) -> JobEvent:
         due_time=_time(event, "due_time"),
         job=None,
         message=response,
+        note=event.note,
     )
 
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 import grpc
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from jobmesh.client.caller import Caller
 from jobmesh.v1 import orchestrator_service_pb2 as orchestrator_pb
@@ -57,6 +58,19 @@ class Pools:
         """Makes a pool; the same one again is no error, so the call may be repeated."""
         request = scaler_pb.CreatePoolRequest(spec=spec)
         return (await self._caller.call(self._stub.CreatePool, request, repeat=True)).pool
+
+    async def get(self, type: str) -> Pool:
+        """One pool as it is."""
+        request = scaler_pb.GetPoolRequest(type=type)
+        return (await self._caller.call(self._stub.GetPool, request, repeat=True)).pool
+
+    async def update(self, spec: PoolSpec, paths: Sequence[str], etag: str = "") -> Pool:
+        """Changes the fields that the paths name; with an etag, only if nobody did meanwhile."""
+        mask = FieldMask(paths=paths)
+        request = scaler_pb.UpdatePoolRequest(spec=spec, update_mask=mask, etag=etag)
+        # Sent again after it was carried out, its own change would count as somebody else's.
+        call = self._caller.call(self._stub.UpdatePool, request, repeat=not etag)
+        return (await call).pool
 
     async def delete(self, type: str) -> None:
         """Removes a pool and drains the workers it started; the type stays known."""

@@ -107,6 +107,7 @@ def _set_span(message: Message, field: str, changes: TypeChanges, name: str) -> 
 
 def to_type_settings(message: type_settings_pb2.TypeSettings) -> TypeSettings:
     asked = message.handler_retry_policy
+    bounds = _spans(message, ("handler_run_timeout",))
     return TypeSettings(
         type=message.type,
         max_running=message.max_running,
@@ -117,6 +118,7 @@ def to_type_settings(message: type_settings_pb2.TypeSettings) -> TypeSettings:
         etag=message.etag,
         message=message,
         handler_retry=_retry_words(asked) if message.HasField("handler_retry_policy") else "",
+        handler_timeout=bounds.get("handler_run_timeout"),
     )
 
 

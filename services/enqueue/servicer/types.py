@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from jobmesh.v1 import enqueue_service_pb2 as pb
@@ -10,7 +11,7 @@ from jobmesh.v1 import job_pb2, type_settings_pb2
 from services.enqueue import convert
 from services.enqueue.servicer.desk import Context, Desk
 from services.mesh.lease import Entry
-from services.mesh.wire.type_settings import asked_retry, settings_message, settings_value
+from services.mesh.wire.type_settings import settings_message, settings_value
 
 
 class TypeCalls:
@@ -48,8 +49,7 @@ class TypeCalls:
 
 def _value(given: type_settings_pb2.TypeSettings, stands: Entry | None) -> bytes:
     """All that was given, but of the handler's word the one that stands."""
-    try:
-        asked = None if stands is None else asked_retry(settings_message(stands))
-    except ValueError:
-        asked = None  # nothing of ours: to be replaced
+    asked = type_settings_pb2.TypeSettings()
+    with suppress(ValueError):  # nothing of ours: to be replaced
+        asked = asked if stands is None else settings_message(stands)
     return settings_value(given, asked)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, unique
 
 from services.mesh.jobs.model import JobEvent
 from services.mesh.jobs.retry import Failure, FailureKind
-from services.mesh.jobs.states import Cause
+from services.mesh.jobs.states import Cause, is_terminal
 
 
 @unique
@@ -54,6 +54,25 @@ _ENDINGS = {
     Cause.RESCUED: Outcome.LOST,
     Cause.CANCELLED: Outcome.CANCELLED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What only the events of a job tell."""
+
+    attempts: Sequence[Attempt] = ()
+    end_note: str = ""
+    """What was said of its end."""
+
+    @classmethod
+    def of(cls, events: Sequence[JobEvent]) -> History:
+        """Of one job's events, in version order."""
+        last = events[-1]
+        note = last.note if is_terminal(last.state) else None
+        return cls(attempts_from_events(events), note or "")
+
+
+NO_HISTORY = History()
 
 
 def attempts_from_events(events: Iterable[JobEvent]) -> list[Attempt]:

@@ -38,6 +38,7 @@ def event_to_proto(event: JobEvent) -> job_pb2.JobEvent:
         failure=failure_to_proto(event.failure),
         due_time=timestamp(event.due_time),
         labels=event.labels,
+        note=event.note or "",
     )
 
 
@@ -66,9 +67,10 @@ def event_batch(shard: str, events: Sequence[JobEvent]) -> bus_pb2.EventBatch:
                 event=number,
                 failure=failure_to_proto(event.failure),
                 due_time_us=micros_of(event.due_time),
+                note=event.note or "",
             )
             for number, event in enumerate(events)
-            if event.failure is not None or event.due_time is not None
+            if event.failure is not None or event.due_time is not None or event.note
         ],
     )
     batch.names.extend(names)
@@ -198,3 +200,4 @@ def _add_detail(event: job_pb2.JobEvent, detail: bus_pb2.EventDetail) -> None:
         event.failure.CopyFrom(detail.failure)
     if detail.due_time_us:
         set_micros(event.due_time, detail.due_time_us)
+    event.note = detail.note

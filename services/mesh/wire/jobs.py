@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from jobmesh.v1 import job_pb2, orchestrator_service_pb2
 
-from services.mesh.jobs.attempts import Attempt, Outcome
+from services.mesh.jobs.attempts import NO_HISTORY, Attempt, History, Outcome
 from services.mesh.jobs.model import NO_LABELS, JobFilter, JobRecord, NewJob
 from services.mesh.jobs.states import JobState
 from services.mesh.wire.payloads import payload_from_proto, payload_to_proto
@@ -63,11 +62,11 @@ def new_job_from_proto(message: orchestrator_service_pb2.NewJob, job_id: UUID) -
 
 
 def job_to_proto(
-    record: JobRecord, shard: str, *, data: bool = False, attempts: Sequence[Attempt] = ()
+    record: JobRecord, shard: str, *, data: bool = False, history: History = NO_HISTORY
 ) -> job_pb2.Job:
     """The row as callers see it; `data` includes the bytes of input and output."""
     job = job_pb2.Job()
-    fill_job(job, record, shard, data=data, attempts=attempts)
+    fill_job(job, record, shard, data=data, history=history)
     return job
 
 
@@ -77,7 +76,7 @@ def fill_job(
     shard: str,
     *,
     data: bool = False,
-    attempts: Sequence[Attempt] = (),
+    history: History = NO_HISTORY,
     id_text: str = "",
 ) -> None:
     """As `job_to_proto`, in place; whoever has the id as text may give it.
@@ -102,8 +101,9 @@ def fill_job(
         set_time(job.end_time, record.end_time)
     if record.origin_id is not None:
         job.origin_job_id = str(record.origin_id)
-    if attempts:
-        job.attempts.extend(attempt_to_proto(attempt) for attempt in attempts)
+    if history is not NO_HISTORY:
+        job.attempts.extend(attempt_to_proto(attempt) for attempt in history.attempts)
+        job.end_note = history.end_note
 
 
 def _fill_outcome(job: job_pb2.Job, record: JobRecord, *, data: bool) -> None:

@@ -13,6 +13,9 @@ from services.mesh.wire.values import optional_timedelta
 #: The bounds of time that a type may give its jobs.
 BOUNDS = tuple(field.name for field in job_pb2.Timeouts.DESCRIPTOR.fields)
 
+#: What is not the operator's to say.
+ASKED = ("handler_retry_policy", "handler_run_timeout")
+
 
 def type_settings_from_entry(entry: Entry) -> TypeSettings:
     """What a key of etcd says; ValueError if it is something else."""
@@ -48,28 +51,33 @@ def type_settings_from_proto(message: type_settings_pb2.TypeSettings) -> TypeSet
 
 
 def settings_value(
-    given: type_settings_pb2.TypeSettings, asked: retry_pb2.RetryPolicy | None
+    given: type_settings_pb2.TypeSettings, asked: type_settings_pb2.TypeSettings
 ) -> bytes:
     """What a key of etcd is to hold: all that was given, with what the handler asks for. The type
     and the etag are the key's own.
     """
     message = type_settings_pb2.TypeSettings()
     message.CopyFrom(given)
-    for field in ("type", "etag", "handler_retry_policy"):
-        message.ClearField(field)
-    if asked is not None:
-        message.handler_retry_policy.CopyFrom(asked)
+    for field in ("type", "etag", *ASKED):
+        message.ClearField(field)  # type: ignore[arg-type]
+    message.MergeFrom(asked_by_handler(asked))
     return message.SerializeToString(deterministic=True)
 
 
-def asked_retry(message: type_settings_pb2.TypeSettings) -> retry_pb2.RetryPolicy | None:
-    """The handler's word."""
-    return message.handler_retry_policy if message.HasField("handler_retry_policy") else None
+def asked_by_handler(message: type_settings_pb2.TypeSettings) -> type_settings_pb2.TypeSettings:
+    """The handler's word, and nothing else."""
+    asked = type_settings_pb2.TypeSettings()
+    for field in ASKED:
+        if message.HasField(field):  # type: ignore[arg-type]
+            getattr(asked, field).CopyFrom(getattr(message, field))
+    return asked
 
 
 def default_retry(message: type_settings_pb2.TypeSettings) -> retry_pb2.RetryPolicy | None:
     """The operator's word, else the handler's."""
-    return message.retry_policy if message.HasField("retry_policy") else asked_retry(message)
+    if message.HasField("retry_policy"):
+        return message.retry_policy
+    return message.handler_retry_policy if message.HasField("handler_retry_policy") else None
 
 
 def fill_defaults(spec: job_pb2.JobSpec, settings: type_settings_pb2.TypeSettings) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from services.mesh.errors import JobNotFound, MeshError
-from services.mesh.jobs.attempts import Attempt, attempts_from_events
+from services.mesh.jobs.attempts import NO_HISTORY, History
 from services.mesh.jobs.ids import bucket_of_bytes
 from services.mesh.jobs.model import JobEvent, JobFilter, JobRecord
 from services.mesh.jobs.record import record
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 @record
 class Found:
-    """A job, where it is, and (when asked for) its attempts."""
+    """A job, where it is, and (when asked for) what its events tell."""
 
     shard: str
     record: JobRecord
-    attempts: Sequence[Attempt] = ()
+    history: History = NO_HISTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Lookup:
 
         async def ask(store: ShardStore, asked: list[UUID]) -> dict[UUID, Found]:
             records = await store.get_jobs(asked, payloads=full)
-            attempts = await _attempts(store, records) if full else {}
+            histories = await _histories(store, records) if full else {}
             return {
-                job.id: Found(store.name, job, attempts.get(job.id, ()))
+                job.id: Found(store.name, job, histories.get(job.id, NO_HISTORY))
                 for job in records
                 if namespace is None or job.namespace == namespace
             }
@@ -196,10 +196,8 @@ class Lookup:
         return [a for a in answers if not isinstance(a, MeshError)], missing
 
 
-async def _attempts(
-    store: ShardStore, records: Sequence[JobRecord]
-) -> dict[UUID, Sequence[Attempt]]:
+async def _histories(store: ShardStore, records: Sequence[JobRecord]) -> dict[UUID, History]:
     by_job: dict[UUID, list[JobEvent]] = {}
     for event in await store.events_after([(job.id, 0) for job in records]):
         by_job.setdefault(event.job_id, []).append(event)
-    return {job_id: attempts_from_events(events) for job_id, events in by_job.items()}
+    return {job_id: History.of(events) for job_id, events in by_job.items()}

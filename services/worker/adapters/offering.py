@@ -12,6 +12,7 @@ from jobmesh.errors import HandlerError
 from jobmesh.handlers import HandlerSpec, load_commands, load_handlers
 from jobmesh.policies import to_retry_policy
 from jobmesh.v1 import retry_pb2
+from jobmesh.v1.type_settings_pb2 import TypeSettings
 
 from services.mesh.rpc import Rules
 from services.mesh.runtime import StartupError
@@ -43,6 +44,16 @@ class Offering:
             type_: None if retry is None else to_retry_policy(retry)
             for type_, retry in asked.items()
         }
+
+    @property
+    def asked(self) -> dict[str, TypeSettings]:
+        """The same for all to read, with how long an attempt may run."""
+        timeouts, asked = self.timeouts, {}
+        for type_, policy in self.retry_policies.items():
+            asked[type_] = said = TypeSettings(handler_retry_policy=policy)
+            if type_ in timeouts:
+                said.handler_run_timeout.FromNanoseconds(round(timeouts[type_] * 1e9))
+        return asked
 
     def of(self, types: tuple[str, ...]) -> Offering:
         """Only these types."""

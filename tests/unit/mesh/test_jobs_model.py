@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.mesh.jobs.attempts import Outcome, attempts_from_events
+from services.mesh.jobs.attempts import History, Outcome, attempts_from_events
 from services.mesh.jobs.model import (
     EventFilter,
     JobEvent,
@@ -97,6 +97,13 @@ SLOW = Failure("RunTimeout", "", kind=FailureKind.TIMEOUT)
 
 def test_a_job_that_was_never_claimed_has_no_attempts():
     assert attempts_from_events([CREATED]) == []
+
+
+def test_what_was_said_of_a_jobs_end_is_its_end_note():
+    cancelled = replace(event(2, Cause.CANCELLED, JobState.CANCELLED, 0, 0), note="wrong input")
+    assert History.of([CREATED, cancelled]).end_note == "wrong input"
+    handed = replace(event(2, Cause.HANDED_BACK, JobState.SCHEDULED, 0, 0), note="drained")
+    assert History.of([CREATED, handed]).end_note == "", "it has not ended"
 
 
 def test_a_retried_job_has_an_attempt_per_claim():

@@ -28,7 +28,7 @@ events = st.builds(
     worker_id=st.none() | names,
     due_time=st.none() | times,
     failure=st.none() | st.builds(Failure, type=names, message=st.text(max_size=20)),
-    note=st.none(),
+    note=st.none() | st.text(max_size=20),
     namespace=names,
     type=names,
 )

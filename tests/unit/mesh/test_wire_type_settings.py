@@ -47,6 +47,8 @@ def test_the_nearer_word_holds(job, operator, handler, attempts):
 
 def test_what_is_stored_has_the_handlers_word_that_is_told_and_no_name():
     given = TypeSettings(type="x", etag="7", max_running=2, handler_retry_policy=policy(9))
-    stored = settings_message(Entry("/types/x", settings_value(given, policy(4)), 8))
+    asked = TypeSettings(max_running=9, handler_retry_policy=policy(4))
+    stored = settings_message(Entry("/types/x", settings_value(given, asked), 8))
     assert stored == TypeSettings(type="x", etag="8", max_running=2, handler_retry_policy=policy(4))
-    assert TypeSettings.FromString(settings_value(given, None)) == TypeSettings(max_running=2)
+    silent = settings_value(given, TypeSettings())
+    assert TypeSettings.FromString(silent) == TypeSettings(max_running=2)

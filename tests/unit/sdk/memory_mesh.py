@@ -22,27 +22,19 @@ from grpc_status import rpc_status
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import (
     job_pb2,
-    orchestrator_service_pb2,
-    pool_pb2,
-    scaler_service_pb2,
-    scheduler_service_pb2,
-    topology_pb2,
 )
 from jobmesh.v1.enqueue_service_pb2_grpc import (
     EnqueueServiceServicer,
     add_EnqueueServiceServicer_to_server,
 )
 from jobmesh.v1.orchestrator_service_pb2_grpc import (
-    OrchestratorServiceServicer,
     add_OrchestratorServiceServicer_to_server,
 )
 from jobmesh.v1.payload_pb2 import ObjectRef, Payload
 from jobmesh.v1.scaler_service_pb2_grpc import (
-    ScalerServiceServicer,
     add_ScalerServiceServicer_to_server,
 )
 from jobmesh.v1.scheduler_service_pb2_grpc import (
-    SchedulerServiceServicer,
     add_SchedulerServiceServicer_to_server,
 )
 
@@ -57,6 +49,7 @@ from services.mesh.errors import (
 )
 from services.mesh.rpc.errors import to_status
 from services.mesh.rpc.items import to_item_error
+from tests.unit.sdk.memory_operators import MemoryOrchestrator, MemoryScaler, MemoryScheduler
 from tests.unit.sdk.memory_schedules import PAGE, MemorySchedules
 from tests.unit.sdk.memory_types import MemoryTypes
 
@@ -137,7 +130,9 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
         if state == "DISPATCHED":
             job.attempt += 1
             job.dispatch_no += 1
-            job.attempts.add(attempt=job.attempt, dispatch_time=now)
+            job.attempts.add(attempt=job.attempt, dispatch_no=job.dispatch_no, dispatch_time=now)
+        if state == "SCHEDULED" and job.attempts:
+            job.attempts[-1].end_time.CopyFrom(now)
         if state == "RUNNING":
             job.start_time.CopyFrom(now)
             job.attempts[-1].start_time.CopyFrom(now)
@@ -153,6 +148,7 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
             reason=job_pb2.EventReason.Value(f"EVENT_REASON_{REASONS[state]}"),
             time=now,
             attempt=job.attempt,
+            note=changes.get("end_note", ""),
         )
         if "failure" in changes:
             event.failure.CopyFrom(changes["failure"])
@@ -267,7 +263,7 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
         record = await self._record(request.job_id, context)
         if record.job.state in TERMINAL:
             return pb.CancelJobResponse(job=record.job, cancelled=False)
-        await self.advance(request.job_id, "CANCELLED")
+        await self.advance(request.job_id, "CANCELLED", end_note=request.reason)
         return pb.CancelJobResponse(job=record.job, cancelled=True)
 
     async def ListTypes(self, request: pb.ListTypesRequest, context: Any) -> pb.ListTypesResponse:
@@ -394,68 +390,6 @@ class MemoryMesh(MemoryTypes, MemorySchedules, EnqueueServiceServicer):
         if job_id not in self.records:
             await self._abort(context, JobNotFound(job_id))
         return self.records[job_id]
-
-
-class MemoryScaler(ScalerServiceServicer):
-    """Pools in memory: nothing is scaled."""
-
-    def __init__(self) -> None:
-        self.pools: dict[str, pool_pb2.Pool] = {}
-
-    async def CreatePool(
-        self, request: scaler_service_pb2.CreatePoolRequest, context: Any
-    ) -> scaler_service_pb2.CreatePoolResponse:
-        pool = self.pools.setdefault(request.spec.type, pool_pb2.Pool(spec=request.spec))
-        return scaler_service_pb2.CreatePoolResponse(pool=pool)
-
-    async def ListPools(
-        self, request: scaler_service_pb2.ListPoolsRequest, context: Any
-    ) -> scaler_service_pb2.ListPoolsResponse:
-        return scaler_service_pb2.ListPoolsResponse(pools=self.pools.values())
-
-    async def WatchPools(
-        self, request: scaler_service_pb2.WatchPoolsRequest, context: Any
-    ) -> AsyncIterator[scaler_service_pb2.WatchPoolsResponse]:
-        for pool in self.pools.values():
-            yield scaler_service_pb2.WatchPoolsResponse(pool=pool)
-
-
-class MemoryOrchestrator(OrchestratorServiceServicer):
-    async def ListShards(
-        self, request: orchestrator_service_pb2.ListShardsRequest, context: Any
-    ) -> orchestrator_service_pb2.ListShardsResponse:
-        shards = [
-            topology_pb2.Shard(
-                name="s0",
-                state=topology_pb2.SHARD_STATE_ACTIVE,
-                health=topology_pb2.SHARD_HEALTH_HEALTHY,
-                bucket_count=4096,
-            )
-        ]
-        return orchestrator_service_pb2.ListShardsResponse(
-            topology=topology_pb2.Topology(epoch=3, shards=shards)
-        )
-
-
-class MemoryScheduler(SchedulerServiceServicer):
-    """Types that are paused, and nothing else."""
-
-    def __init__(self) -> None:
-        self.paused: list[str] = []
-
-    async def Describe(
-        self, request: scheduler_service_pb2.SchedulerServiceDescribeRequest, context: Any
-    ) -> scheduler_service_pb2.SchedulerServiceDescribeResponse:
-        duty = scheduler_service_pb2.ShardDuty(shard="s0")
-        return scheduler_service_pb2.SchedulerServiceDescribeResponse(
-            scheduler_id="scheduler", shards=[duty], paused_types=self.paused
-        )
-
-    async def PauseType(
-        self, request: scheduler_service_pb2.PauseTypeRequest, context: Any
-    ) -> scheduler_service_pb2.PauseTypeResponse:
-        self.paused.append(request.type)
-        return scheduler_service_pb2.PauseTypeResponse()
 
 
 def _content(spec: job_pb2.JobSpec) -> bytes:

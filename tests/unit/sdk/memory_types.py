@@ -8,6 +8,7 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1.type_settings_pb2 import TypeSettings
 
 from services.mesh.errors import EtagMismatch
+from services.mesh.wire.type_settings import ASKED, asked_by_handler
 
 if TYPE_CHECKING:
     from tests.unit.sdk.memory_mesh import Fault
@@ -42,8 +43,8 @@ class MemoryTypes:
         if given.etag and given.etag != known.etag:
             await self._abort(context, EtagMismatch("settings of type", given.type))
         given.etag = str(int(known.etag or 0) + 1)
-        given.ClearField("handler_retry_policy")
-        if known.HasField("handler_retry_policy"):
-            given.handler_retry_policy.CopyFrom(known.handler_retry_policy)
+        for field in ASKED:
+            given.ClearField(field)  # type: ignore[arg-type]
+        given.MergeFrom(asked_by_handler(known))
         self.type_settings[given.type] = given
         return pb.SetTypeSettingsResponse(settings=given)

@@ -12,8 +12,8 @@ from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["submit", "nope"], 1, "(UNKNOWN_TYPE) — start a worker that serves it"),
-        (["submit", "ehco"], 1, "'ehco' (UNKNOWN_TYPE) — did you mean echo?"),
+        (["submit", "nope"], 2, "(UNKNOWN_TYPE) — start a worker that serves it"),
+        (["submit", "ehco"], 2, "'ehco' (UNKNOWN_TYPE) — did you mean echo?"),
         (["submit", "echo", "--input", "{"], 2, "--input: not JSON"),
         (["submit", "echo", "--input", "@nowhere"], 2, "cannot read nowhere"),
         (["submit", "echo", "--delay", "soon"], 2, "'soon' is not a span"),
@@ -55,7 +55,7 @@ async def test_a_misspelt_type_of_a_schedule_is_told_by_its_neighbour(
 ) -> None:
     mesh.faults["CreateSchedule"] = [Fault(UnknownType("prime"))]
     ran = await run(*command, "--every", "5m")
-    assert (ran.code, "did you mean primes?" in ran.err) == (1, True)
+    assert (ran.code, "did you mean primes?" in ran.err) == (2, True)
 
 
 async def test_a_refused_field_is_named(run: Run, mesh: MemoryMesh) -> None:

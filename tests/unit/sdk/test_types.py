@@ -79,6 +79,19 @@ async def test_the_handlers_word_is_shown_where_no_other_holds(run: Run, mesh: M
     assert "retry                none\n" in (await run("type", "show", "other")).out
 
 
+async def test_the_handlers_timeout_is_shown_where_no_other_holds(
+    run: Run, mesh: MemoryMesh
+) -> None:
+    asked = TypeSettings(type="echo", handler_run_timeout={"seconds": 30})
+    mesh.type_settings["echo"] = asked
+    line = "run timeout          30.0 s (by the handler)\n"
+    assert line in (await run("type", "show", "echo")).out
+    shown = (await run("type", "set", "echo", "--run-timeout", "2m")).out
+    assert "run timeout          2m 00s\n" in shown
+    assert "by the handler" not in shown
+    assert line in (await run("type", "set", "echo", "--run-timeout", "default")).out
+
+
 async def test_a_set_that_says_nothing_or_nonsense_is_refused(run: Run, mesh: MemoryMesh) -> None:
     ran = await run("type", "set", "echo")
     assert ran.code == 2

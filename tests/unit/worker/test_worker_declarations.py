@@ -46,8 +46,12 @@ def registry() -> Shared:
     return Shared()
 
 
+def asks(policy: RetryPolicy | None) -> TypeSettings:
+    return TypeSettings(handler_retry_policy=policy)
+
+
 async def declare(registry: Shared, policy: RetryPolicy | None) -> None:
-    await Declarations(registry, KEYS, {"x": policy}).make()
+    await Declarations(registry, KEYS, {"x": asks(policy)}).make()
 
 
 async def test_the_worker_that_started_last_is_believed(registry: Shared) -> None:
@@ -56,6 +60,17 @@ async def test_the_worker_that_started_last_is_believed(registry: Shared) -> Non
         assert await registry.settings() == TypeSettings(handler_retry_policy=policy)
     await declare(registry, None)
     assert await registry.settings() == TypeSettings()
+
+
+async def test_how_long_an_attempt_may_run_is_told_and_taken_back(registry: Shared) -> None:
+    await registry.put(KEY, TypeSettings(max_running=3).SerializeToString())
+    timed = TypeSettings(handler_run_timeout={"seconds": 30})
+    await Declarations(registry, KEYS, {"x": timed}).make()
+    assert await registry.settings() == TypeSettings(
+        max_running=3, handler_run_timeout={"seconds": 30}
+    )
+    await declare(registry, None)
+    assert await registry.settings() == TypeSettings(max_running=3)
 
 
 async def test_nothing_is_written_that_says_nothing_new(registry: Shared) -> None:
@@ -96,7 +111,7 @@ async def test_what_is_no_settings_is_left_alone(
 
 
 async def test_it_is_made_once_but_again_after_an_outage(registry: Shared) -> None:
-    declarations = Declarations(registry, KEYS, {"x": FOUR})
+    declarations = Declarations(registry, KEYS, {"x": asks(FOUR)})
     registry.away = True
     with pytest.raises(DependencyUnavailable):
         await declarations.make()
