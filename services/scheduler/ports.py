@@ -12,6 +12,7 @@ from uuid import UUID
 
 from services.mesh.jobs.model import Claimed, JobEvent
 from services.mesh.jobs.ties import Parent
+from services.mesh.jobs.turns import Turn
 from services.mesh.jobs.type_settings import RetentionRules
 from services.mesh.store.answers import (
     ClaimAnswer,
@@ -43,6 +44,7 @@ class Shard(Protocol):
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
         below: int | None = None,
+        turn: Turn | None = None,
     ) -> ClaimAnswer: ...
 
     async def claim_keyed(

@@ -170,6 +170,7 @@ def audit(dsn: str) -> None:
         purged = _rows(connection, "SELECT 1 FROM shard_meta WHERE purged_xid > '0'")
         _audit_ties(connection)
         _audit_floors(connection)
+        _audit_namespaces(connection)
     states = {job_id: JobState(state) for job_id, state, *_ in jobs}
     assert events.keys() == states.keys(), "every job has events, and nobody else"
     for job in jobs:
@@ -231,6 +232,15 @@ def _audit_floors(connection: psycopg.Connection[Any]) -> None:
         " ON i.dispatch_time < f.dispatch_time AND i.dispatch_time <> ALL (f.long_ago)",
     )
     assert not earlier, "nothing was dispatched below the floor"
+
+
+def _audit_namespaces(connection: psycopg.Connection[Any]) -> None:
+    strange = _rows(
+        connection,
+        "SELECT j.id FROM queue q JOIN jobs j ON j.id = q.job_id"
+        " WHERE q.namespace IS DISTINCT FROM j.namespace",
+    )
+    assert not strange, "whoever queues a job says whose it is"
 
 
 def _audit_job(job: tuple[Any, ...], events: list[tuple[Any, ...]]) -> None:

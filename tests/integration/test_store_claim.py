@@ -274,8 +274,8 @@ def long_gone(rig, count: int = 30_000) -> Iterator[None]:
         held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         held.execute("SELECT count(*) FROM queue")
         rig.sql(
-            "INSERT INTO queue (job_id, due_time, priority, later, type)"
-            " SELECT gen_random_uuid(), now() - interval '1 minute', g % 3, false, 't'"
+            "INSERT INTO queue (job_id, due_time, priority, later, type, namespace)"
+            " SELECT gen_random_uuid(), now() - interval '1 minute', g % 3, false, 't', 'n'"
             f" FROM generate_series(1, {count}) g"
         )
         rig.sql(

@@ -17,6 +17,7 @@ from services.mesh.jobs.recurrence import CatchUp, CatchUpPolicy, Interval
 from services.mesh.jobs.reports import HandedBack
 from services.mesh.jobs.schedules import Definition, JobTemplate
 from services.mesh.jobs.states import IN_FLIGHT, LIVE, JobState
+from services.mesh.jobs.turns import Turn
 from services.mesh.store.answers import JobChange
 from services.mesh.store.base import Int8
 from services.mesh.store.floors import MOST_LONG_AGO, FloorPace, FloorRules
@@ -58,6 +59,7 @@ LOOKS = {
     "pulse": lambda store: store.pulse(),
     "backlog": lambda store: store.backlog(),
     "claim": lambda store: store.claim("t", "w1", 10),
+    "claim in turn": lambda store: store.claim("t", "w1", 10, turn=Turn()),
     "claim by keys": lambda store: store.claim_keyed("t", "w1", 10, 1, {}),
     "overdue": lambda store: store.overdue_dispatches(SECOND),
     "workers": lambda store: store.inflight_workers(),

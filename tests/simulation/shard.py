@@ -8,7 +8,7 @@ adapter passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -28,6 +28,8 @@ from services.mesh.jobs.reports import (
 )
 from services.mesh.jobs.retry import Failure, RetryPolicy
 from services.mesh.jobs.states import TERMINAL, Cause, JobState
+from services.mesh.jobs.turns import Turn, Turned
+from services.mesh.store import claiming
 from services.mesh.store.answers import (
     CancelAnswer,
     CancelOutcome,
@@ -162,27 +164,61 @@ class ModelShard:
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
         below: int | None = None,
+        turn: Turn | None = None,
     ) -> ClaimAnswer:
         now = self._now()
         since = now - recent if recent is not None else None
         due = [
             row
             for row in self._waiting(type)
-            if row.due_time <= now + ahead
-            and (since is None or row.due_time >= since)
-            and (below is None or row.new.priority < below)
-            and not self._late(row)
+            if row.due_time <= now + ahead and not self._late(row)
         ]
-        due.sort(key=lambda row: (-row.new.priority, row.due_time, row.new.id.int))
-        jobs = []
-        for row in due[:limit]:
-            row.state, row.version = D, row.version + 1
-            row.fence, row.attempt = row.fence + 1, row.attempt + 1
-            row.worker_id, row.dispatch_time, row.start_time = worker_id, now, None
-            jobs.append(_claimed(row))
-            self._log(row, D, Cause.CLAIMED, worker_id=worker_id)
-        lowest = min((row.new.priority for row in due[:limit]), default=0)
-        return ClaimAnswer(jobs, now, took=self._looks.choice(LOOK_SECONDS), lowest=lowest)
+        due.sort(key=_in_line)
+        first, turned = [], None
+        if turn is not None:
+            first, turned = self._in_turn(type, due, turn, limit)
+        begun = {row.new.id for row in first}
+        line = [
+            row
+            for row in due
+            if (since is None or row.due_time >= since)
+            and (below is None or row.new.priority < below)
+            and row.new.id not in begun
+        ][: limit - len(first)]
+        taken = sorted([*first, *line], key=_in_line)
+        for row in taken:
+            self._hand_out(row, worker_id, now)
+        return ClaimAnswer(
+            [_claimed(row) for row in taken],
+            now,
+            took=self._looks.choice(LOOK_SECONDS),
+            lowest=line[-1].new.priority if line else 0,
+            crowd=line[-1].new.namespace if line else "",
+            turned=turned,
+        )
+
+    def _hand_out(self, row: Row, worker_id: str, now: datetime) -> None:
+        row.state, row.version = D, row.version + 1
+        row.fence, row.attempt = row.fence + 1, row.attempt + 1
+        row.worker_id, row.dispatch_time, row.start_time = worker_id, now, None
+        self._log(row, D, Cause.CLAIMED, worker_id=worker_id)
+
+    def _in_turn(
+        self, type_: str, due: list[Row], turn: Turn, limit: int
+    ) -> tuple[list[Row], Turned]:
+        """An equal part for each of the next namespaces that have something due."""
+        wanted: dict[str, list[Row]] = {}
+        for row in due:
+            if turn.least is None or row.new.priority >= turn.least:
+                wanted.setdefault(row.new.namespace, []).append(row)
+        names = sorted({row.new.namespace for row in self._waiting(type_)} - {turn.besides})
+        found, last = _walked([name for name in names if name > turn.after], wanted, limit)
+        if not found and not last and turn.after:
+            found, last = _walked(names, wanted, limit)
+        part = limit // max(1, len(found))
+        rows = [row for name in found for row in wanted[name][:part]]
+        took = self._looks.choice(LOOK_SECONDS)
+        return rows, Turned(len(rows), len(found), last, took)
 
     def _waiting(self, type_: str | None = None) -> list[Row]:
         return [
@@ -445,6 +481,20 @@ class ModelShard:
         )
         row.events.append(event)
         return event
+
+
+def _walked(names: list[str], wanted: Container[str], limit: int) -> tuple[list[str], str]:
+    """The first that are wanted, and where the walk stopped before its end."""
+    found: list[str] = []
+    for number, name in enumerate(names, 1):
+        found += [name] if name in wanted else []
+        if number == claiming.TURN_STEPS or len(found) == min(limit, claiming.TURN_NAMESPACES):
+            return found, name
+    return found, ""
+
+
+def _in_line(row: Row) -> tuple[int, datetime, int]:
+    return -row.new.priority, row.due_time, row.new.id.int
 
 
 def _dispatch(report: Report) -> tuple[UUID, int]:

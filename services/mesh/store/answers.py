@@ -19,6 +19,7 @@ from services.mesh.jobs.model import (
 from services.mesh.jobs.record import record
 from services.mesh.jobs.reports import ReportOutcome, ReportResult
 from services.mesh.jobs.states import JobState
+from services.mesh.jobs.turns import Turned
 
 
 @record
@@ -114,7 +115,11 @@ class ClaimAnswer:
     took: float = 0.0
     """Seconds, by the shard's clock; 0: not known."""
     lowest: int = 0
-    """The lowest priority among the jobs."""
+    """The priority of the last job from the line, the lowest there."""
+    crowd: str = ""
+    """The namespace of the last job from the line; "": none is from there."""
+    turned: Turned | None = None
+    """What it brought before that, if it began with namespaces in turn."""
 
 
 @record

@@ -14,9 +14,10 @@ from psycopg.errors import QueryCanceled
 
 from services.mesh.errors import DeadlineExceeded, MeshError, ShardUnavailable
 from services.mesh.jobs.model import BacklogStat, Claimed, Payload, Timeouts
+from services.mesh.jobs.turns import Turn, Turned
 from services.mesh.store.answers import ClaimAnswer, DueTime, Pulse, Slot
 from services.mesh.store.base import Int8
-from services.mesh.store.connection import Row
+from services.mesh.store.connection import Params, Row
 from services.mesh.store.floors import MOST_LONG_AGO, FloorPace, lowering
 from services.mesh.store.rows import payload
 from services.mesh.store.sayings import Saying
@@ -27,8 +28,23 @@ log = logging.getLogger(__name__)
 KEY_WINDOW = 500
 #: How many windows of keys one claim walks.
 KEY_WALKS = 4
+#: Namespaces that a claim in turn serves, and those it looks at for that.
+TURN_NAMESPACES = 16
+TURN_STEPS = 100
+_LOWEST = -(2**15)
 _FIRST_KEY = UUID(int=0)
 _BEFORE = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What one part of a claim brought: rows by priority, due time and id."""
+
+    rows: list[Row] = field(default_factory=list)
+    now: datetime = _BEFORE
+    took: float = 0.0
+    turned: Turned | None = None
+    more: bool = False
 
 
 @dataclass(slots=True)
@@ -82,31 +98,80 @@ class Claiming(Saying):
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
         below: int | None = None,
+        turn: Turn | None = None,
     ) -> ClaimAnswer:
         """Take up to `limit` jobs that are due, or will be `ahead`, for a worker; with `recent`
-        only such as have not been due for longer, with `below` only those of lower priorities.
+        only such as have not been due for longer, with `below` only those of lower priorities. With
+        a `turn` first from the namespaces it names, and what they leave from the front of the line.
         """
-        rows: list[Row] = []
-        params = {"type": type, "worker_id": worker_id, "ahead": ahead, "recent": recent}
-        statement = "claim" if below is None else "claim_below"
-        params |= {} if below is None else {"below": Int8(below)}
+        wanted = {"type": type, "worker_id": worker_id, "ahead": ahead}
+        begun = _Taken() if turn is None else await self._take_in_turn(wanted, turn, limit)
+        line = await self._take_rest(begun, wanted, recent, below, limit)
+        rows = line.rows if not begun.rows else sorted(begun.rows + line.rows, key=_in_line)
+        stored = await self._checkpoints([row[0] for row in rows if row[-1]])
+        return ClaimAnswer(
+            [_claimed(type, row, stored.get(row[0])) for row in rows],
+            line.now,
+            more=line.more,
+            took=line.took,
+            lowest=line.rows[-1][5] if line.rows else 0,
+            crowd=line.rows[-1][1] if line.rows else "",
+            turned=begun.turned,
+        )
+
+    async def _take_in_turn(self, wanted: Params, turn: Turn, limit: int) -> _Taken:
+        params = dict(wanted) | {
+            "limit": Int8(limit),
+            "after": turn.after,
+            "besides": turn.besides,
+            "least": Int8(_LOWEST if turn.least is None else turn.least),
+            "namespaces": Int8(min(limit, TURN_NAMESPACES)),
+            "steps": Int8(TURN_STEPS),
+        }
         while True:
-            found = await self._fetch(statement, params | {"limit": Int8(limit - len(rows))})
+            found = await self._fetch("claim_in_turn", params)
+            taken, now, ended, namespaces, last = found[0][:5]
+            rows = [row[5:] for row in found if row[5] is not None]
+            goes_round = not rows and last is None and params["after"]
+            if not goes_round and (rows or not taken):  # else all places had outlived their jobs
+                took = (ended - now).total_seconds()
+                return _Taken(rows, now, took, Turned(len(rows), namespaces, last or "", took))
+            params["after"] = "" if goes_round else params["after"]
+
+    async def _take_rest(
+        self,
+        begun: _Taken,
+        wanted: Params,
+        recent: timedelta | None,
+        below: int | None,
+        limit: int,
+    ) -> _Taken:
+        """From the front of the line what there is still room for."""
+        left = limit - len(begun.rows)
+        if not left:
+            return _Taken(now=begun.now, took=begun.took)
+        params = dict(wanted) | {"recent": recent}
+        params |= {} if below is None else {"below": Int8(below)}
+        try:
+            return await self._take_line("claim" if below is None else "claim_below", params, left)
+        except MeshError:
+            if not begun.rows:
+                raise
+            return _Taken(now=begun.now, more=True)  # those that were taken want to be sent
+
+    async def _take_line(self, statement: str, params: Params, limit: int) -> _Taken:
+        rows: list[Row] = []
+        while True:
+            found = await self._fetch(statement, dict(params) | {"limit": Int8(limit - len(rows))})
             claimed = [row[3:] for row in found if row[3] is not None]
             # Places that outlived their jobs were taken too: others may be due behind them.
             stale = found[0][0] > len(claimed)
             rows += claimed
             if not stale or len(rows) >= limit:
                 break
-        stored = await self._checkpoints([row[0] for row in rows if row[-1]])
-        # The update gives them back in its own order: by priority, due time, id again.
-        rows.sort(key=lambda row: (-row[5], row[6], row[0].int))
-        return ClaimAnswer(
-            [_claimed(type, row, stored.get(row[0])) for row in rows],
-            found[0][1],
-            took=(found[-1][2] - found[0][1]).total_seconds(),
-            lowest=rows[-1][5] if rows else 0,
-        )
+        # The update gives them back in its own order.
+        rows.sort(key=_in_line)
+        return _Taken(rows, found[0][1], (found[-1][2] - found[0][1]).total_seconds())
 
     async def claim_keyed(
         self, type: str, worker_id: str, limit: int, per_key: int, held: Mapping[UUID, int]
@@ -116,7 +181,7 @@ class Claiming(Saying):
         await self._take_keyed(call, "claim_keyed", {})
         # The front of the line may be full of keys without room: look behind them.
         more = call.left > 0 and call.seen >= KEY_WINDOW and await self._look_behind(call)
-        rows = sorted(call.rows, key=lambda row: (-row[5], row[6], row[0].int))
+        rows = sorted(call.rows, key=_in_line)
         stored = await self._checkpoints([row[0] for row in rows if row[-2]])
         return ClaimAnswer(
             [
@@ -233,6 +298,11 @@ class Claiming(Saying):
             BacklogStat(type_, due, due >= cap, age or timedelta(0), dispatched, running, upcoming)
             for type_, due, age, dispatched, running, upcoming in rows
         ]
+
+
+def _in_line(row: Row) -> tuple[int, datetime, int]:
+    """Highest priority, longest due, id."""
+    return -row[5], row[6], row[0].int
 
 
 def _claimed(type_: str, row: Row, checkpoint: Payload | None) -> Claimed:

@@ -20,6 +20,7 @@ from services.mesh.jobs.reports import Report, Successes
 from services.mesh.jobs.schedules import NewSchedule, SchedulePut, ScheduleRecord
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.ties import Parent
+from services.mesh.jobs.turns import Turn
 from services.mesh.jobs.type_settings import RetentionRules
 from services.mesh.store.answers import (
     BackfillAnswer,
@@ -152,9 +153,11 @@ class ShardStore(Protocol):
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
         below: int | None = None,
+        turn: Turn | None = None,
     ) -> ClaimAnswer:
         """Take up to `limit` due jobs for a worker: highest priority, then longest due. `recent`
-        leaves aside what has been due for longer, `below` that priority and those above.
+        leaves aside what has been due for longer, `below` that priority and those above. With a
+        `turn` it begins with other namespaces than the one in front, from each an equal part.
         """
 
     async def claim_keyed(

@@ -83,10 +83,10 @@ WITH meta AS MATERIALIZED ({numbered}), stored AS (
     RETURNING id, namespace, type, state, priority, due_time, expire_time, labels, origin_id,
               first_due_time, timeouts, concurrency_key
 ), queued AS (
-    INSERT INTO queue (job_id, type, priority, due_time, later, expire_time, limit_key)
+    INSERT INTO queue (job_id, type, priority, due_time, later, expire_time, limit_key, namespace)
     SELECT s.id, s.type, s.priority, s.due_time, s.due_time > m.now,
            least(s.expire_time, total_end(s.first_due_time, s.timeouts)),
-           md5(s.namespace || '/' || s.concurrency_key)::uuid
+           md5(s.namespace || '/' || s.concurrency_key)::uuid, s.namespace
       FROM meta m CROSS JOIN stored s WHERE s.state = 1
 ), logged AS (
     INSERT INTO event_rows (job_id, version, state, reason, time, due_time)
@@ -362,9 +362,9 @@ WITH ended AS (
               j.concurrency_key, CASE j.state WHEN 5 THEN j.unique_key END AS unique_key,
               j.state = 5 AND j.awaited AS awaited
 ), {released}, {untied}, queued AS (
-    INSERT INTO queue (job_id, type, priority, due_time, later, expire_time, limit_key)
+    INSERT INTO queue (job_id, type, priority, due_time, later, expire_time, limit_key, namespace)
     SELECT e.id, e.type, e.priority, e.due_time, e.due_time > e.now, e.expire_time,
-           md5(e.namespace || '/' || e.concurrency_key)::uuid
+           md5(e.namespace || '/' || e.concurrency_key)::uuid, e.namespace
       FROM ended e WHERE e.state = 1
 ), lowered AS (
     -- Those that keep an old due time may stand below the floor. That is said even if they do not as far as this

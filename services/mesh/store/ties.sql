@@ -178,9 +178,9 @@ WITH clock AS MATERIALIZED ({timed}), edges AS MATERIALIZED (
 ), unblocked AS (
     DELETE FROM blocked b USING ended e WHERE b.job_id = e.id AND e.state <> 8
 ), {untied}, queued AS (
-    INSERT INTO queue (job_id, type, priority, due_time, later, expire_time, limit_key)
+    INSERT INTO queue (job_id, type, priority, due_time, later, expire_time, limit_key, namespace)
     SELECT e.id, e.type, e.priority, e.due_time, e.due_time > e.now, e.expire_time,
-           md5(e.namespace || '/' || e.concurrency_key)::uuid
+           md5(e.namespace || '/' || e.concurrency_key)::uuid, e.namespace
       FROM ended e WHERE e.state = 1
 ), logged AS (
     INSERT INTO event_rows (job_id, version, state, reason, time, due_time, failure)

@@ -148,8 +148,10 @@ class Claimer(Loop):
             limit = self._bounds.begin(settings, limit)
             ahead = timedelta(0)  # what waits for its time would hold a place
         lane, now = self._lanes.of(grab.type, shard), self._clock.monotonic()
-        aside = lane.share.next()
-        back = None if settings is not None or aside != NOTHING else lane.depth.next(now)
+        # By keys there is one way to claim; it leaves nothing aside.
+        keyed = settings is not None and settings.max_running_per_key
+        aside = NOTHING if keyed else lane.share.next(now)
+        back = None if settings is not None or not aside.is_nothing else lane.depth.next(now)
         recent = aside.recent if back is None else back
         claim = Claim(
             grab,
@@ -162,6 +164,7 @@ class Claimer(Loop):
             None if recent is None else timedelta(seconds=recent),
             shallow=back is not None,
             below=aside.below,
+            turn=aside.turn,
             settings=settings,
         )
         self._tasks.spawn(self._run_claim(claim), f"claim-{shard}-{grab.type}", vital=False)
@@ -203,14 +206,7 @@ class Claimer(Loop):
             received = self._clock.monotonic()
             if answer.now > EPOCH:  # else nothing was asked, and no clock looked at
                 self._shards.clocks[shard].read(micros(answer.now), claim.began, received)
-            short = brought < claim.limit
-            if claim.is_whole:
-                lane.share.ended(_waited(answer), answer.lowest, full=not short)
-                lane.depth.looked(claim.began, received, answer.took, short=short)
-            elif claim.shallow:
-                lane.depth.went_on(claim.began, short=short)
-            elif claim.below is not None:
-                lane.share.went_below(brought, answer.lowest, full=not short)
+            lane.learn(claim, answer, received)
             if claim.settings is not None:
                 answer = self._bounds.brought(claim.settings, answer)
             return answer
@@ -225,7 +221,7 @@ class Claimer(Loop):
         grab, settings = claim.grab, claim.settings
         if settings is None or not settings.max_running_per_key:
             wanted = (grab.type, grab.worker_id, claim.limit, claim.ahead)
-            return await store.claim(*wanted, claim.recent, claim.below)
+            return await store.claim(*wanted, claim.recent, claim.below, claim.turn)
         held = self._bounds.book.held_keys(grab.type, self._clock.monotonic())
         per_key = settings.max_running_per_key
         return await store.claim_keyed(grab.type, grab.worker_id, claim.limit, per_key, held)
@@ -355,12 +351,6 @@ class Claimer(Loop):
     async def _answer_empty(self, grab: Grab) -> None:
         with suppress(DependencyUnavailable):
             await self._broker.answer_empty(grab)
-
-
-def _waited(answer: ClaimAnswer) -> float:
-    """How long, in seconds, the oldest of the jobs has been due."""
-    oldest = min((job.due_time for job in answer.jobs), default=answer.now)
-    return (answer.now - oldest).total_seconds()
 
 
 def _sampled(jobs: list[Claimed]) -> list[str]:

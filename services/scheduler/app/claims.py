@@ -7,7 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from services.mesh.jobs.turns import Turn
 from services.mesh.jobs.type_settings import TypeSettings
+from services.mesh.store.answers import ClaimAnswer
 from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.depth import Depth, DepthRules
 from services.scheduler.domain.pace import Pace, PaceRules
@@ -60,6 +62,8 @@ class Claim:
     """It leaves aside only what an earlier one did not find either."""
     below: int | None = None
     """Only lower priorities; None: all."""
+    turn: Turn | None = None
+    """It begins with namespaces in turn, before it goes on with the line."""
     settings: TypeSettings | None = None
     """Set if the type has limits."""
 
@@ -107,6 +111,22 @@ class Lane:
     told: float = -math.inf
     """When the other schedulers were last told that it is served."""
 
+    def learn(self, claim: Claim, answer: ClaimAnswer, received: float) -> None:
+        """Take note of what a claim brought."""
+        brought, short = len(answer.jobs), len(answer.jobs) < claim.limit
+        if claim.turn is not None and answer.turned is not None:
+            self.share.went_in_turn(claim.turn, answer.turned, claim.limit, received)
+        if answer.more or (answer.turned is not None and answer.turned.jobs == claim.limit):
+            return  # the line was not looked at, or not to its end
+        if claim.is_thorough:
+            self.share.ended(_waited(answer), answer.lowest, answer.crowd, full=not short)
+        if claim.is_whole:
+            self.depth.looked(claim.began, received, answer.took, short=short)
+        elif claim.shallow:
+            self.depth.went_on(claim.began, short=short)
+        elif claim.below is not None:
+            self.share.went_below(brought, answer.lowest, full=not short)
+
 
 class Lanes:
     """The lanes that were claimed from lately."""
@@ -124,3 +144,9 @@ class Lanes:
             lane = Lane(Pace(rules.pace), Share(rules.share), Depth(rules.depth))
             self._lanes[type_, shard] = lane
         return lane
+
+
+def _waited(answer: ClaimAnswer) -> float:
+    """How long, in seconds, the oldest of the jobs has been due."""
+    oldest = min((job.due_time for job in answer.jobs), default=answer.now)
+    return (answer.now - oldest).total_seconds()

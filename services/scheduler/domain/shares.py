@@ -10,6 +10,8 @@ Claims take the highest priority first, and of equal ones the longest due. Alone
   while claims come back full of jobs above the lowest priority, every eighth begins below them; and
   if that is full again, the next such one below those, and so on down. Each priority moves on,
   if slowly, whatever is above it. One that finds nothing there is followed by fewer for a while.
+* While one namespace has more than can run, others would wait for all of it. So while claims come
+  back full, some begin with the other namespaces in turn (`turns`). These leave nothing aside.
 
 A type that is neither behind nor crowded, which is the rule, notices nothing of this. Other types
 have workers and claims of their own, in turn; they need no share.
@@ -17,7 +19,10 @@ have workers and claims of their own, in turn; they need no share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from services.mesh.jobs.turns import Turn, Turned
+from services.scheduler.domain.turns import TurnRules, Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +37,24 @@ class ShareRules:
     """Of so many claims one begins below the priorities that fill the others."""
     rest: int = 4
     """So many times fewer after one that found nothing there."""
+    turns: TurnRules = field(default_factory=TurnRules)
 
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What a claim leaves aside."""
+    """What a claim leaves aside, and where it begins."""
 
     recent: float | None = None
     """What has been due for more seconds."""
     below: int | None = None
     """This priority and those above."""
+    turn: Turn | None = None
+    """With namespaces in turn; None: at the front of the line."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it looks at everything, wherever it begins."""
+        return self.recent is None and self.below is None
 
 
 NOTHING = Aside()
@@ -50,7 +63,7 @@ NOTHING = Aside()
 class Share:
     """The recent claims on one (type, shard)."""
 
-    __slots__ = ("_behind", "_claims", "_crowded", "_deeper", "_rested", "_rules")
+    __slots__ = ("_behind", "_claims", "_crowded", "_deeper", "_rested", "_rules", "_turns")
 
     def __init__(self, rules: ShareRules) -> None:
         self._rules = rules
@@ -61,9 +74,14 @@ class Share:
         #: The same of the last claim that began below it.
         self._deeper = 0
         self._rested = 1
+        self._turns = Turns(rules.turns)
 
-    def next(self) -> Aside:
-        """What the next claim leaves aside."""
+    def next(self, now: float) -> Aside:
+        """What the next claim leaves aside, or where it begins."""
+        aside = self._next()
+        return Aside(turn=self._turns.next(now)) if aside.is_nothing else aside
+
+    def _next(self) -> Aside:
         if not self._behind and not self._crowded:
             return NOTHING
         self._claims += 1
@@ -73,10 +91,11 @@ class Share:
             return Aside(recent=self._rules.lately)
         return NOTHING
 
-    def ended(self, waited: float, lowest: int, *, full: bool) -> None:
-        """A claim that left nothing aside brought jobs of which the oldest waited so long, and the
-        lowest priority was that.
+    def ended(self, waited: float, lowest: int, crowd: str, *, full: bool) -> None:
+        """A claim that left nothing aside brought jobs of which the oldest waited so long, and of
+        those from the line the last had that priority and was of that namespace.
         """
+        self._turns.ended(crowd, lowest, full=full)
         self._behind = full and waited > self._rules.lately
         self._crowded = lowest if full else 0
 
@@ -84,3 +103,7 @@ class Share:
         """A claim that began below a priority brought so many, down to that priority."""
         self._deeper = lowest if full else 0
         self._rested = 1 if brought else self._rules.rest
+
+    def went_in_turn(self, turn: Turn, turned: Turned, limit: int, now: float) -> None:
+        """A claim of up to so many began with namespaces in turn."""
+        self._turns.went(turn, turned, limit, now)

@@ -21,6 +21,7 @@ from services.mesh.errors import (
 from services.mesh.jobs.ids import new_job_id
 from services.mesh.jobs.model import Claimed, JobEvent, Payload, Timeouts
 from services.mesh.jobs.ties import Parent
+from services.mesh.jobs.turns import Turn, Turned
 from services.mesh.jobs.type_settings import RetentionRules, TypeSettings
 from services.mesh.runtime import Readiness, Tasks
 from services.mesh.store.answers import (
@@ -88,6 +89,7 @@ class FakeShard:
         self.name = name
         self.rows: dict[str, deque[Claimed]] = {}
         self.claims: list[tuple[str, str, int]] = []
+        self.turns: list[Turn] = []
         self.running = self.most_running = 0
         self.open_door = asyncio.Event()
         self.open_door.set()
@@ -137,7 +139,9 @@ class FakeShard:
         ahead: timedelta = timedelta(0),
         recent: timedelta | None = None,
         below: int | None = None,
+        turn: Turn | None = None,
     ) -> ClaimAnswer:
+        self.turns += [turn] if turn is not None else []
         self.claims.append((type, worker_id, limit))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -147,7 +151,9 @@ class FakeShard:
             jobs = [rows.popleft() for _ in range(min(limit, len(rows)))]
             await self.open_door.wait()
             self._check()
-            return ClaimAnswer(jobs, datetime.now(UTC))
+            crowd = jobs[-1].namespace if jobs else ""
+            turned = None if turn is None else Turned(0, 0, "", 0.0)
+            return ClaimAnswer(jobs, datetime.now(UTC), crowd=crowd, turned=turned)
         finally:
             self.running -= 1
 
