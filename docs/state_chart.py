@@ -28,7 +28,13 @@ STATEMENTS = {
     Cause.PARENT_FAILED: ("release",),
     Cause.CANCELLED: ("cancel",),
     Cause.EXPIRED: ("expire_overdue",),
-    Cause.CLAIMED: ("claim", "claim_keyed", "claim_keyed_behind"),
+    Cause.CLAIMED: (
+        "claim",
+        "claim_below",
+        "claim_in_turn",
+        "claim_keyed",
+        "claim_keyed_behind",
+    ),
     # A short job's start is recorded by the statement that ends it.
     Cause.STARTED: ("start", "succeed", "succeed_in_columns", "settle"),
     Cause.SUCCEEDED: ("succeed", "succeed_in_columns"),

@@ -23,7 +23,8 @@ their own duration, so that batches form exactly when they are needed (`domain.p
 **A backlog** is handed out highest priority first, then longest due first. While a type is behind
 by more than ten seconds, every fourth claim of it is for jobs that became due lately, so that a
 backlog of hours leaves live work of its type a share (`domain.shares`); other types have turns of
-their own.
+their own. While one namespace has more of a type than can run, claims begin with the others in turn
+(`domain.turns`).
 
 **A shard at rest** costs its keeper one statement every two seconds (`pulse`): it reads the coming
 slot, and tells which types are due and whether there is anything to fire, expire, sweep or compare;

@@ -354,6 +354,7 @@ class Rig:
         delay: timedelta | None = None,
         nudge: bool = True,
         size: int = 0,
+        namespace: str = "default",
         **fields: object,
     ) -> list[UUID]:
         """Store jobs and nudge, as the Orchestrator does."""
@@ -361,7 +362,7 @@ class Rig:
         jobs = [
             NewJob(
                 id=new_job_id(random.randrange(4096), now_ms, random.SystemRandom()),
-                namespace="default",
+                namespace=namespace,
                 type=type_,
                 input=Payload.inline(b"x" * size),
                 delay=delay,

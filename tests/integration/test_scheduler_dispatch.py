@@ -169,6 +169,22 @@ async def test_higher_priority_is_handed_out_first(rig: Rig) -> None:
         assert set(worker.ids()[3:]) == set(low)
 
 
+async def test_a_backlog_of_one_namespace_does_not_hold_up_the_others(rig: Rig) -> None:
+    async with rig.scheduler(), rig.scheduler(), rig.worker() as worker:
+        await rig.put("s0", "t", 2000, nudge=False)
+        late = [
+            job_id
+            for name in ("a", "other", "z")
+            for job_id in await rig.put("s0", "t", 2, namespace=name, nudge=False)
+        ]
+        await worker.grab("t", 10, again=True)
+        await rig.nudge("s0", "t")
+        await until(lambda: set(late) <= set(worker.ids()), 30)
+        assert max(map(worker.ids().index, late)) < 500, "they did not wait for the backlog"
+        worker.regrab["t"] = 500
+        await until(lambda: len(set(worker.ids())) == 2006, 30, "those of the backlog")
+
+
 async def test_heavy_jobs_go_out_in_messages_that_the_broker_takes(rig: Rig) -> None:
     async with rig.scheduler(message_bytes=100_000), rig.worker() as worker:
         ids = await rig.put("s0", "t", 40, size=10_000)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import Any
+from zlib import crc32
 
 from services.mesh.errors import MeshError
 from services.mesh.jobs.model import NewJob, Payload, request_hash_of
@@ -33,6 +34,8 @@ FAULT_SECONDS = 10.0
 #: Healed, everything must have ended by then.
 GRACE_SECONDS = 60.0
 CALL_SECONDS = 4.0
+#: The part of the seeds in which one namespace crowds a type.
+RUSHES = 0.3
 
 
 @dataclass(slots=True)
@@ -111,6 +114,7 @@ class World:
             self.begin(name)
         await asyncio.sleep(0.5)
         clients = [asyncio.create_task(self._client(n), name=f"client-{n}") for n in range(3)]
+        clients.append(asyncio.create_task(self._rush(), name="rush"))
         await self._rage()
         self._heal()
         await asyncio.gather(*clients)
@@ -216,7 +220,18 @@ class World:
             acked = await self._submit(job, random)
             if acked and job["cancel"]:
                 await asyncio.sleep(random.uniform(0.0, 2.0))
-                await self._cancel(acked)
+                await self._cancel(acked, job["namespace"])
+
+    async def _rush(self) -> None:
+        """In some seeds: more jobs of one type than can run, nearly all of one namespace."""
+        random = Random(f"rush {self.outcome.seed}")
+        if random.random() < RUSHES:
+            await asyncio.sleep(random.uniform(0.0, 8.0))
+            calm = {"type": random.choice(TYPES), "key": None, "delay": 0.0, "expire": None}
+            orders = [_order(random, f"rush-{n}") | calm for n in range(random.randint(10, 30))]
+            for number, job in enumerate(orders):
+                job["namespace"] = "n" if number % 6 else "z"
+            await asyncio.gather(*(self._submit(job, random) for job in orders))
 
     async def _submit(self, job: dict[str, Any], random: Random) -> Any:
         tries = 40 if job["key"] else 1
@@ -233,9 +248,9 @@ class World:
             await asyncio.sleep(random.uniform(0.2, 1.0))
         return None
 
-    async def _cancel(self, job_id: Any) -> None:
+    async def _cancel(self, job_id: Any, namespace: str) -> None:
         for _ in range(10):
-            answer = await self._ask(lambda o: o.lookup.cancel([job_id], "n", ""))
+            answer = await self._ask(lambda o: o.lookup.cancel([job_id], namespace, ""))
             if isinstance(answer, list) and not isinstance(answer[0], MeshError):
                 self.history.cancels[job_id] = answer[0]
                 return
@@ -275,6 +290,7 @@ def _order(random: Random, ref: str) -> dict[str, Any]:
     fails = random.randint(1, 2) if kind == "flaky" else 0
     return {
         "ref": ref,
+        "namespace": "mno"[crc32(ref.encode()) % 3],
         "type": random.choice(TYPES),
         "seconds": random.uniform(1, 4) if kind == "long" else random.choice((0.0, 0.05, 0.3)),
         "fails": fails,
@@ -293,7 +309,7 @@ def _draft(job: dict[str, Any]) -> Draft:
     def build(job_id: Any) -> NewJob:
         new = NewJob(
             id=job_id,
-            namespace="n",
+            namespace=job["namespace"],
             type=job["type"],
             input=Payload.inline(said, "application/json"),
             delay=timedelta(seconds=job["delay"]) if job["delay"] else None,
@@ -306,8 +322,8 @@ def _draft(job: dict[str, Any]) -> Draft:
             new.request_hash = request_hash_of(new)
         return new
 
-    key = ("n", job["key"]) if job["key"] else None
-    return Draft(namespace="n", key=key, type=job["type"], build=build)
+    key = (job["namespace"], job["key"]) if job["key"] else None
+    return Draft(namespace=job["namespace"], key=key, type=job["type"], build=build)
 
 
 def simulate(seed: int, *, quiet: bool = True) -> Outcome:

@@ -1374,7 +1374,9 @@ class LocateJobResponse(_message.Message):
     AWAY_SHARD_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     ahead: _builtins.int
-    """Due jobs of its type that start before it, over all shards that answer; 0 unless it is due itself."""
+    """Due jobs of its type that stand before it in the line, over all shards that answer; 0 unless it is due itself. It may
+    start sooner than those of another namespace.
+    """
     ahead_capped: _builtins.bool
     """`ahead` is a lower bound."""
     starts_per_second: _builtins.float

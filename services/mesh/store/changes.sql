@@ -131,7 +131,7 @@ SELECT j.state, j.version, CASE j.attempt WHEN 0 THEN j.expire_time END, clock_t
  WHERE j.id = %(id)s AND j.namespace = %(namespace)s
 
 -- name: jobs_ahead
--- The due jobs of a type that start before one, counted up to a cap; and the shard's now.
+-- The due jobs of a type that stand before one in the line, counted up to a cap; and the shard's now.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
 SELECT c.now, higher.count + sooner.count
   FROM clock c

@@ -153,7 +153,7 @@ class Changing(ShardBase):
         return None
 
     async def place_in_queue(self, job: JobRecord, cap: int = 10_000) -> QueuePlace:
-        """How many due jobs of its type start before `job`."""
+        """How many due jobs of its type stand before `job` in the line, whoever's turn it is."""
         params = {
             "type": job.type,
             "priority": job.priority,
