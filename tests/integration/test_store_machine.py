@@ -32,6 +32,7 @@ from services.mesh.jobs.reports import Failed, HandedBack, ReportOutcome, Starte
 from services.mesh.jobs.retry import LOSS_BUDGET, Backoff, Failure, RetryPolicy
 from services.mesh.jobs.states import LIVE, TERMINAL, UNSUCCESSFUL, JobState
 from services.mesh.jobs.ties import Dependency, ParentFailurePolicy, Ties, open_waits
+from services.mesh.jobs.turns import Turn
 from services.mesh.store.answers import CancelOutcome, ChangeOutcome, JobChange, RedriveOutcome
 from services.mesh.store.base import Int8
 from services.mesh.store.floors import MOST_LONG_AGO
@@ -186,12 +187,12 @@ class Histories(RuleBasedStateMachine):
         for _ in range(2):
             self.run(self.rig.store._fetch("raise_floors", raising))
 
-    @rule(worker=WORKERS, limit=st.integers(1, 4))
-    def claim(self, worker: str, limit: int) -> None:
-        self.take(worker, limit)
+    @rule(worker=WORKERS, limit=st.integers(1, 4), in_turn=st.booleans())
+    def claim(self, worker: str, limit: int, in_turn: bool) -> None:
+        self.take(worker, limit, Turn() if in_turn else None)
 
-    def take(self, worker: str, limit: int) -> None:
-        claimed = self.run(self.rig.store.claim("t", worker, limit)).jobs
+    def take(self, worker: str, limit: int, turn: Turn | None = None) -> None:
+        claimed = self.run(self.rig.store.claim("t", worker, limit, turn=turn)).jobs
         waiting = {job.id: job for job in self.live if job.state is S}
         assert len(claimed) == min(limit, len(waiting))
         for found in claimed:
@@ -383,8 +384,9 @@ def wander(histories: type[Histories], random: Random, rounds: int) -> None:
             dice = {"pick": random.randrange(100), "older": random.choice([0, 0, 0, 1])}
             own = {"own": random.random() < 0.75}
             worker = {"worker": random.choice(["w1", "w2"])}
+            wanted = {"limit": random.randint(1, 4), "in_turn": random.random() < 0.5}
             name, arguments = random.choice(
-                [("claim", worker | {"limit": random.randint(1, 4)}), ("rescue", worker)]
+                [("claim", worker | wanted), ("rescue", worker)]
                 + [(kind, dice | own) for kind in ("start", "succeed", "fail", "hand_back")] * 2
                 + [("sweep", dice), ("put_job", {"attempts": random.randint(1, 3)})]
                 + [("cancel", {"pick": dice["pick"], "rarely": 0})]
@@ -416,6 +418,11 @@ MUTANTS = {
     "a success without a fence": ("succeed", "j.dispatch_no = r.fence AND ", ""),
     "a success by anybody": ("succeed", " AND j.worker_id = r.worker_id", ""),
     "a success after the end": ("succeed", "j.state IN (1, 2, 3)", "true"),
+    "a claim in turn that mints no fence": (
+        "claim_in_turn",
+        "j.dispatch_no + 1",
+        "j.dispatch_no",
+    ),
     "an end without a fence": ("settle", "j.dispatch_no = r.fence AND ", ""),
     "a sweep of what runs": ("settle", " AND j.state <= r.source", ""),
     "an attempt never given back": ("settle", "j.attempt - r.refund", "j.attempt"),
