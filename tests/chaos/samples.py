@@ -16,6 +16,8 @@ from tests.chaos.job_rules import CLAIMED, DISPATCHED, RUNNING, SWEPT
 
 #: A shard that is away for longer than this must have been noticed.
 BREAKER_SECONDS = 2.0
+#: One that is back has so long to serve again.
+BACK_SECONDS = 3.0
 
 
 class Taken(NamedTuple):
@@ -71,7 +73,9 @@ def lateness(evidence: Evidence) -> Iterator[Taken]:
 
 
 def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
-    """For each keyed call while a shard is away that is another one's: 1 if it failed, else 0."""
+    """For each keyed call while a shard is away that is another one's: 1 if it failed, else 0. That
+    other one is there: not away, too, nor just back.
+    """
     shards = [f"s{number}" for number in range(evidence.plan.get("shards", 3))]
     buckets = BucketMap.even(shards)
     away = list(_shards_away(evidence))
@@ -79,9 +83,18 @@ def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
         if op["op"] != "enqueue" or not op.get("key"):
             continue
         home = buckets.shard_of(bucket_for_key(op["namespace"], op["key"]))
+        if any(shard_of(fault) == home and _is_felt(fault, op) for fault in away):
+            continue
         for fault in away:
-            if fault["began"] <= op["begin"] < fault["healed"] and home != shard_of(fault):
+            if fault["began"] <= op["begin"] < fault["healed"]:
                 yield Taken(op["begin"], float(op["outcome"] != "ok"), fault["number"])
+
+
+def _is_felt(fault: dict[str, Any], op: dict[str, Any]) -> bool:
+    """Whether a call may have met a shard that this fault struck: before it, or while it was under
+    way.
+    """
+    return bool(fault["began"] <= op["end"] and op["begin"] < fault["healed"] + BACK_SECONDS)
 
 
 def opened_breakers(evidence: Evidence, logs: Path) -> Iterator[Taken]:

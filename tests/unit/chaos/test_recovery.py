@@ -100,6 +100,15 @@ def test_calls_for_other_shards_may_not_fail(tmp_path: Path, outcome: str, met: 
     assert found.to_json()["met"] is met
 
 
+def test_calls_for_a_shard_that_is_away_too_or_just_back_may_fail(tmp_path: Path) -> None:
+    story = Story()
+    _strike(story, "kill.shard", "shard-2", 1, 4)
+    _strike(story, "stop.shard", "shard-1", 3, 12)
+    for at in (3.5, 4.5, 9):
+        _call(story, "s2", "ok" if at == 9 else "fail", at)
+    assert [sample.seconds for sample in _found(tmp_path, story, ELSEWHERE).samples] == [0.0]
+
+
 def _opened(folder: Path, shard: str, *seconds: float) -> None:
     _told(folder, (shard, 0.0, "healthy"), *((shard, at, "away it hangs") for at in seconds))
 
