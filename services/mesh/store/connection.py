@@ -15,6 +15,7 @@ all the commit; a caller that wants to know asks for the job.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -101,7 +102,12 @@ class ShardConnections:
         """A connection outside the pool, with the same settings."""
         try:
             return await AsyncConnection.connect(self._dsn, **self._connect_arguments())
-        except (psycopg.Error, OSError) as error:
+        except (psycopg.Error, OSError, asyncio.CancelledError) as error:
+            # What is half connected lies in the driver's frames, and these in a circle: it would
+            # keep its socket, and its place among the server's, until some collection of garbage.
+            traceback.clear_frames(error.__traceback__)
+            if isinstance(error, asyncio.CancelledError):
+                raise
             raise ShardUnavailable(self.shard) from error
 
     async def session(self) -> Session:
