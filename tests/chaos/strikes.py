@@ -25,6 +25,9 @@ from tests.chaos.servers import alter_system, limit_files
 T = TypeVar("T")
 SKEWED = Path(__file__).with_name("skewed")
 _START_TRIES = 3
+_READY_SECONDS = 30
+#: What the recovery of a server takes, many times over.
+_RECOVERY_SECONDS = 10
 #: What a process may write into one file when "the disk is full".
 _FULL_BYTES = 64 * 1024
 _LINKS = {
@@ -198,11 +201,14 @@ class Strikes:
         for process in self._family(fault.target):
             limit_files(process.pid, str(_FULL_BYTES))
         yield
-        # Twice: what its parent started before its own limit was gone has that limit, too. A
-        # recovery that cannot write stands still for ever.
+        # Twice: what its parent started before its own limit was gone has that limit, too.
         for _ in range(2):
             for process in self._family(fault.target):
                 limit_files(process.pid, "unlimited")
+        if self.lives(fault.target) and not await self._is_ready(fault.target, _RECOVERY_SECONDS):
+            # A recovery that could not write may stand still for ever: whoever makes room on a disk
+            # starts the server again.
+            await _aside(self._kill_unit, fault.target)
         await self._ready(fault.target)
 
     @asynccontextmanager
@@ -306,8 +312,17 @@ class Strikes:
             return
         if not self.lives(unit):
             await self.revive(unit)
-        with suppress(LocalError):  # what it needs may be away; others look after that
-            await _aside(lambda: self._mesh.wait_ready(unit, seconds=30))
+        await self._is_ready(unit, _READY_SECONDS)
+
+    async def _is_ready(self, unit: str, seconds: float) -> bool:
+        """Whether it can work, in so many seconds; what it needs may be away, and others look after
+        that.
+        """
+        try:
+            await _aside(lambda: self._mesh.wait_ready(unit, seconds=seconds))
+        except LocalError:
+            return False
+        return True
 
     def _kill_unit(self, unit: str) -> None:
         if unit in self._crew.names:
