@@ -85,14 +85,14 @@ RERUNS ?= 1
 test: check ## From nothing to green: every check and every test, with real servers
 	@$(BIN)/pytest -q -n 2 tests/unit tests/contract
 	@$(BIN)/pytest -q -n 3 --dist loadfile --reruns $(RERUNS) tests/integration
-	@$(BIN)/pytest -q --reruns $(RERUNS) tests/e2e
+	@$(BIN)/pytest -q -n 2 --dist loadgroup --reruns $(RERUNS) tests/e2e
 	@$(BIN)/python -m tests.chaos --quick --tries 2
 test-unit: setup ## Only the tests without servers
 	@$(BIN)/pytest -q -n 2 tests/unit tests/contract
 test-integration: setup ## Only the tests of each part with its real servers
 	@$(BIN)/pytest -q -n 3 --dist loadfile --reruns $(RERUNS) tests/integration
 test-e2e: setup ## Only the tests of the whole mesh
-	@$(BIN)/pytest -q --reruns $(RERUNS) tests/e2e
+	@$(BIN)/pytest -q -n 2 --dist loadgroup --reruns $(RERUNS) tests/e2e
 bench: setup ## Start a mesh of its own and measure it
 	@$(BIN)/python -m tests.bench $(BENCH)
 bench-peers: setup .venv-peers/.installed ## The same workloads on other job queues, side by side

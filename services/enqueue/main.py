@@ -11,6 +11,7 @@ from jobmesh.v1.enqueue_service_pb2_grpc import add_EnqueueServiceServicer_to_se
 from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
 from services.enqueue import convert
+from services.enqueue.adapters.company import Company
 from services.enqueue.adapters.jobs import BusHints, BusProgress, OrchestratorSource
 from services.enqueue.adapters.logs import MeshLogs, Workers
 from services.enqueue.adapters.order import BusBell, OrchestratorOrder
@@ -138,7 +139,7 @@ async def build(config: EnqueueConfig, process: Process) -> None:
     server = Server.from_config(process, config)
     desk = Desk(
         orchestrator=orchestrator,
-        put=submitter.put_brief,
+        put=Company(submitter.put_brief, process.tasks).put,
         coalescer=Coalescer(submitter.put, process.tasks, size=orchestrator_pb.NewJob.ByteSize),
         types=types,
         settings=settings,

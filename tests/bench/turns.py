@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.bench.load import Load
 
 HERE = Path(__file__).resolve().parents[2]
-BATCH = 500
+BATCH, SMALL = 500, 10
 CALLERS = 64
 #: Jobs per second of which each is alone in the mesh.
 LONE = 50
@@ -116,6 +116,9 @@ def _loads(load: Load) -> dict[str, Callable[[int], Awaitable[Round]]]:
     async def singles(jobs: int) -> Round:
         return {"jobs/s": (await load.singles(jobs, CALLERS)).rate}
 
+    async def smalls(jobs: int) -> Round:
+        return {"jobs/s": (await load.batches(jobs, SMALL, under_way=CALLERS)).rate}
+
     async def plain(jobs: int) -> Round:
         return {"jobs/s": (await load.batches(jobs, BATCH // 5, type_="plain")).rate}
 
@@ -123,7 +126,8 @@ def _loads(load: Load) -> dict[str, Callable[[int], Awaitable[Round]]]:
         starts = await load.stamped(jobs, LONE)
         return {f"start p{share}": percentile(starts, share / 100) for share in (50, 90, 99)}
 
-    return {"batches": batches, "singles": singles, "plain": plain, "lone": lone}
+    kinds = (batches, smalls, singles, plain, lone)
+    return {kind.__name__: kind for kind in kinds}
 
 
 def compared(other: Path, rounds: int, jobs: int, load: str, preferred: bool) -> None:
@@ -155,7 +159,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=8000, help="of each round")
     parser.add_argument(
         "--load",
-        choices=("batches", "singles", "plain", "lone"),
+        choices=("batches", "smalls", "singles", "plain", "lone"),
         default="batches",
         help="singles: calls of one job each; plain: functions that run two at a time; "
         f"lone: {LONE} jobs per second",

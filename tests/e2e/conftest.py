@@ -1,7 +1,8 @@
 """Two meshes for all whole-mesh tests: one that stays well, and one that is broken and mended.
 
 Each is started when the first test asks for it. A test that breaks something in `storm` mends it
-before it ends; nobody breaks anything in `mesh`.
+before it ends; nobody breaks anything in `mesh`. Tests mostly wait, so those of each mesh have a
+process of their own; others, which make one for themselves, go file by file (`--dist loadgroup`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ TYPES = ("crash", "echo", "flaky", "gated", "nap", "pause", "wordcount")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+        if here not in item.path.parents:
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+        asked = {"mesh", "storm"}.intersection(getattr(item, "fixturenames", ()))
+        item.add_marker(pytest.mark.xdist_group(asked.pop() if asked else item.path.stem))
 
 
 def _running(home: Path, **environment: str) -> Iterator[RunningMesh]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
+from services.enqueue.adapters.company import count_of, namespace_of
 from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.app.turnstile import Turnstile
 from services.enqueue.convert import Submitted
@@ -52,9 +53,8 @@ class Submitter:
     async def put_brief(self, request: pb.PutJobsRequest) -> list[Submitted]:
         """An id or an error per job, in order. All are of one namespace."""
         request.brief = request.columns = True
-        count = len(request.jobs) + sum(len(group.inputs) for group in request.groups)
-        first = request.jobs[0] if request.jobs else request.groups[0].like
-        async with self._turnstile.passing(first.namespace, count):
+        count = count_of(request)
+        async with self._turnstile.passing(namespace_of(request), count):
             return submitted(await self._send(self._orchestrator.PutJobs(request)), count)
 
     async def _send(self, call: Awaitable[pb.PutJobsResponse]) -> pb.PutJobsResponse:

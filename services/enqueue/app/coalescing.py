@@ -23,7 +23,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
+#: An item, how many jobs it is, and its bytes.
+_Waiting = tuple[T, int, int]
 
+#: Jobs per batch.
+MOST_JOBS = 500
 #: Bytes per batch: what is added on the way, and framing, still fits into one message.
 MOST_BYTES = 7 * 1024 * 1024 // 2
 #: From so many items a batch on, lately, callers are many.
@@ -35,12 +39,16 @@ LATE_FACTOR = 2.0
 LATE_SECONDS = 0.05
 
 
+def _one(_: object) -> int:
+    return 1
+
+
 class Coalescer(Generic[T, R]):
     """Sends items in batches, at most `under_way` at once; alone, an item is sent at once.
 
-    No batch has more than `most` items, nor more than `most_bytes`, by `size`, unless it is one
-    item. An error of a batch is the error of each of its items. A caller that goes away does not
-    hurt the others of its batch.
+    No batch has more than `most` jobs (of which an item is one, unless `jobs` says how many it is),
+    nor more than `most_bytes`, by `size`, unless it is one item. An error of a batch is the error
+    of each of its items. A caller that goes away does not hurt the others of its batch.
     """
 
     def __init__(
@@ -49,35 +57,43 @@ class Coalescer(Generic[T, R]):
         tasks: Tasks,
         *,
         size: Callable[[T], int],
-        most: int = 500,
+        jobs: Callable[[T], int] | None = None,
+        most: int = MOST_JOBS,
         most_bytes: int = MOST_BYTES,
         under_way: int = 4,
     ) -> None:
         self._send, self._tasks, self._size_of = send, tasks, size
+        self._jobs_of = jobs or _one
         self._most, self._most_bytes, self._free = most, most_bytes, under_way
         self._under_way = 0
         self._size = 0.0
         self._expected = 0
         self._seconds = 0.0
         self._patience = Patience()
-        #: Items and their sizes by the future of each result, in the order in which they came.
-        self._waiting: OrderedDict[asyncio.Future[R], tuple[T, int]] = OrderedDict()
-        self._bytes = 0
+        #: By the future of each result, in the order in which they came.
+        self._waiting: OrderedDict[asyncio.Future[R], _Waiting[T]] = OrderedDict()
+        self._jobs = self._bytes = 0
         self._held: asyncio.TimerHandle | None = None
 
     async def submit(self, item: T) -> R:
         """The result for this item; if its caller goes away before it is sent, it never is."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        size = self._size_of(item)
-        self._waiting[future] = item, size
-        self._bytes += size
+        waiting = item, self._jobs_of(item), self._size_of(item)
+        self._waiting[future] = waiting
+        self._jobs += waiting[1]
+        self._bytes += waiting[2]
         self._pump()
         try:
             return await future
         finally:
-            # Else the dead would be kept, and go before the living.
-            if self._waiting.pop(future, None) is not None:
-                self._bytes -= size
+            if future in self._waiting:
+                # Else the dead would be kept, and go before the living.
+                self._pop(future)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._waiting and not self._under_way
 
     def _pump(self) -> None:
         while self._free and self._waiting:
@@ -95,13 +111,13 @@ class Coalescer(Generic[T, R]):
             return 0.0
         if self._under_way:
             return max(LATE_SECONDS, LATE_FACTOR * self._seconds)
-        if len(self._waiting) >= min(self._most, self._expected) or self._is_full():
+        if len(self._waiting) >= self._expected or self._is_full():
             return 0.0
         return self._patience.seconds(self._seconds)
 
     def _is_full(self) -> bool:
         """Whether whoever comes now would not get on the next batch."""
-        return self._bytes >= self._most_bytes
+        return self._bytes >= self._most_bytes or self._jobs >= self._most
 
     def _let_go(self) -> None:
         self._held = None
@@ -126,16 +142,21 @@ class Coalescer(Generic[T, R]):
     def _take(self) -> list[tuple[asyncio.Future[R], T]]:
         """The oldest, as many as one batch carries; at least one."""
         batch: list[tuple[asyncio.Future[R], T]] = []
-        room = self._most_bytes
-        while self._waiting and len(batch) < self._most:
-            future, (item, size) = next(iter(self._waiting.items()))
-            if batch and size > room:
+        room, most_left = self._most_bytes, self._most
+        while self._waiting:
+            future, (item, jobs, size) = next(iter(self._waiting.items()))
+            if batch and (size > room or jobs > most_left):
                 break
-            del self._waiting[future]
+            self._pop(future)
             batch.append((future, item))
             room -= size
-            self._bytes -= size
+            most_left -= jobs
         return batch
+
+    def _pop(self, future: asyncio.Future[R]) -> None:
+        _, jobs, size = self._waiting.pop(future)
+        self._jobs -= jobs
+        self._bytes -= size
 
     async def _run(self, batch: Sequence[tuple[asyncio.Future[R], T]]) -> None:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,105 @@
+"""Small batches of a namespace travel together, as single calls do.
+
+What a put costs the mesh depends little on how many jobs it has: thirty callers with ten jobs each
+cost it thirty times what one with three hundred does. So the batches that come while others of
+their namespace are under way become one put (see `app.coalescing`). Namespaces stay apart, for they
+take turns at the turnstile; and a large batch goes as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from jobmesh.v1 import orchestrator_service_pb2 as pb
+
+from services.enqueue.app.coalescing import MOST_JOBS, Coalescer
+from services.enqueue.convert import Submitted
+from services.mesh.runtime import Tasks
+
+Put = Callable[[pb.PutJobsRequest], Awaitable[list[Submitted]]]
+
+#: A batch of so many jobs gains little by company.
+LARGE = MOST_JOBS // 2
+
+
+class Company:
+    """One per process: puts batches, each of one namespace."""
+
+    def __init__(self, put: Put, tasks: Tasks) -> None:
+        self._put, self._tasks = put, tasks
+        #: By namespace; only of those that have something under way.
+        self._lanes: dict[str, Coalescer[pb.PutJobsRequest, list[Submitted]]] = {}
+
+    async def put(self, request: pb.PutJobsRequest) -> list[Submitted]:
+        """An id or an error per job, in order. All are of one namespace."""
+        if count_of(request) >= LARGE:
+            return await self._put(request)
+        namespace = namespace_of(request)
+        lane = self._lanes.get(namespace)
+        if lane is None:
+            size = pb.PutJobsRequest.ByteSize
+            lane = Coalescer(self._send, self._tasks, size=size, jobs=count_of)
+            self._lanes[namespace] = lane
+        try:
+            return await lane.submit(request)
+        finally:
+            if lane.is_idle:
+                self._lanes.pop(namespace, None)
+
+    async def _send(self, requests: Sequence[pb.PutJobsRequest]) -> list[list[Submitted]]:
+        if len(requests) == 1:
+            return [await self._put(requests[0])]
+        request, places = joined(requests)
+        outcomes = await self._put(request)
+        return [[outcomes[place] for place in own] for own in places]
+
+
+def count_of(request: pb.PutJobsRequest) -> int:
+    """How many jobs a put has."""
+    return len(request.jobs) + sum(len(group.inputs) for group in request.groups)
+
+
+def namespace_of(request: pb.PutJobsRequest) -> str:
+    """The namespace that all of its jobs have."""
+    first = request.jobs[0] if request.jobs else request.groups[0].like
+    return first.namespace
+
+
+def joined(requests: Sequence[pb.PutJobsRequest]) -> tuple[pb.PutJobsRequest, list[list[int]]]:
+    """One put of all these, and the place of each one's jobs among its outcomes.
+
+    Groups that are alike become one, or each would still be a statement of its own.
+    """
+    whole = pb.PutJobsRequest()
+    for request in requests:
+        whole.jobs.extend(request.jobs)
+    groups: dict[bytes, pb.AlikeJobs] = {}
+    #: Of each group of each request: the group it went into, and where it begins there.
+    shares: list[list[tuple[bytes, int, int]]] = []
+    for request in requests:
+        shares.append([])
+        for group in request.groups:
+            like = group.like.SerializeToString(deterministic=True)
+            if like not in groups:
+                groups[like] = whole.groups.add(like=group.like)
+            shares[-1].append((like, len(groups[like].inputs), len(group.inputs)))
+            groups[like].inputs.extend(group.inputs)
+    begins = _begins(groups, len(whole.jobs))
+    places: list[list[int]] = []
+    at = 0
+    for request, share in zip(requests, shares, strict=True):
+        own = list(range(at, at + len(request.jobs)))
+        at += len(request.jobs)
+        for like, first, count in share:
+            own += range(begins[like] + first, begins[like] + first + count)
+        places.append(own)
+    return whole, places
+
+
+def _begins(groups: dict[bytes, pb.AlikeJobs], at: int) -> dict[bytes, int]:
+    """Where the outcomes of each group begin: they come after those of the jobs, in order."""
+    begins: dict[bytes, int] = {}
+    for like, group in groups.items():
+        begins[like] = at
+        at += len(group.inputs)
+    return begins

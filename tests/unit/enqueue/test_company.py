@@ -1,0 +1,155 @@
+"""Small batches of one namespace travel together, and each caller gets what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobmesh.v1 import orchestrator_service_pb2 as pb
+
+from services.enqueue.adapters.company import LARGE, Company, count_of, joined
+from services.enqueue.convert import Submitted
+from services.mesh.errors import OutcomeUnknown
+from services.mesh.runtime import Tasks
+
+
+def batch(namespace: str, *names: str) -> pb.PutJobsRequest:
+    return pb.PutJobsRequest(
+        jobs=[pb.NewJob(namespace=namespace, idempotency_key=name) for name in names]
+    )
+
+
+def names_in(request: pb.PutJobsRequest) -> list[str]:
+    """What an Orchestrator would answer: the jobs, then the groups, each in order."""
+    names = [job.idempotency_key for job in request.jobs]
+    for group in request.groups:
+        names += [f"{group.like.spec.type} {data.decode()}" for data in group.inputs]
+    return names
+
+
+class Orchestrator:
+    """Answers each job with its name, when it is told to."""
+
+    def __init__(self) -> None:
+        self.puts: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def put(self, request: pb.PutJobsRequest) -> list[Submitted]:
+        self.puts.append(names_in(request))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return [*names_in(request)]
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def sent(company: Company, *requests: pb.PutJobsRequest) -> list[asyncio.Task[list[Submitted]]]:
+    return [asyncio.create_task(company.put(request)) for request in requests]
+
+
+async def test_a_lone_batch_goes_at_once_and_as_it_is() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.gate.set()
+    assert await Company(orchestrator.put, Tasks()).put(batch("n", "a", "b")) == ["a", "b"]
+    assert orchestrator.puts == [["a", "b"]]
+
+
+async def test_what_comes_while_others_are_under_way_is_one_put() -> None:
+    orchestrator = Orchestrator()
+    company = Company(orchestrator.put, Tasks())
+    calls = sent(company, *(batch("n", f"{n}a", f"{n}b") for n in range(30)))
+    await settle()
+    alone = len(orchestrator.puts)
+    orchestrator.gate.set()
+    assert await asyncio.gather(*calls) == [[f"{n}a", f"{n}b"] for n in range(30)]
+    assert alone < 10
+    assert len(orchestrator.puts) == alone + 1
+
+
+async def test_namespaces_stay_apart() -> None:
+    orchestrator = Orchestrator()
+    company = Company(orchestrator.put, Tasks())
+    calls = sent(company, *(batch("ab"[n % 2], f"{'ab'[n % 2]}{n}") for n in range(40)))
+    await settle()
+    orchestrator.gate.set()
+    await asyncio.gather(*calls)
+    assert all(len({name[0] for name in put}) == 1 for put in orchestrator.puts)
+
+
+async def test_a_large_batch_waits_for_nobody() -> None:
+    orchestrator = Orchestrator()
+    company = Company(orchestrator.put, Tasks())
+    large = batch("n", *(f"{n}" for n in range(LARGE)))
+    calls = sent(company, *([large] * 6))
+    await settle()
+    assert len(orchestrator.puts) == 6
+    orchestrator.gate.set()
+    await asyncio.gather(*calls)
+
+
+async def test_an_error_is_that_of_every_batch_in_it_and_nothing_is_kept() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.error = OutcomeUnknown("unknown")
+    company = Company(orchestrator.put, Tasks())
+    calls = sent(company, *(batch("n", f"{n}") for n in range(20)))
+    await settle()
+    orchestrator.gate.set()
+    for call in calls:
+        with pytest.raises(OutcomeUnknown):
+            await call
+    assert not company._lanes
+
+
+async def test_a_caller_that_goes_away_hurts_nobody_and_is_not_sent() -> None:
+    orchestrator = Orchestrator()
+    company = Company(orchestrator.put, Tasks())
+    calls = sent(company, *(batch("n", f"{n}") for n in range(12)))
+    await settle()
+    calls[0].cancel()  # under way
+    calls[-1].cancel()  # still waiting
+    await settle()
+    orchestrator.gate.set()
+    told = await asyncio.gather(*calls[1:-1])
+    assert told == [[f"{n}"] for n in range(1, 11)]
+    assert "11" not in [name for put in orchestrator.puts for name in put]
+    assert not company._lanes
+
+
+requests = st.builds(
+    lambda jobs, groups: pb.PutJobsRequest(
+        jobs=[pb.NewJob(namespace="n", idempotency_key=name) for name in jobs],
+        groups=[
+            pb.AlikeJobs(
+                like=pb.NewJob(namespace="n", spec={"type": kind}),
+                inputs=[data.encode() for data in inputs],
+            )
+            for kind, inputs in groups
+        ],
+    ),
+    st.lists(st.sampled_from("abcdef"), max_size=4),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["x", "y", "z"]), st.lists(st.text("12", max_size=2), min_size=1)
+        ),
+        max_size=3,
+    ),
+).filter(count_of)
+
+
+@given(st.lists(requests, min_size=1, max_size=6))
+def test_each_finds_its_own_among_all_and_groups_of_a_kind_are_one(
+    given_: list[pb.PutJobsRequest],
+) -> None:
+    whole, places = joined(given_)
+    answers = names_in(whole)
+    assert [[answers[place] for place in own] for own in places] == [*map(names_in, given_)]
+    assert sorted(place for own in places for place in own) == list(range(count_of(whole)))
+    kinds = [group.like.spec.type for group in whole.groups]
+    assert len(set(kinds)) == len(kinds)
