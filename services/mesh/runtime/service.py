@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from services.mesh.config import ServiceConfig, load
 from services.mesh.errors import InvalidField
+from services.mesh.runtime.allocator import tell_allocator
 from services.mesh.runtime.component import Hooks
 from services.mesh.runtime.lag import LagWatch
 from services.mesh.runtime.process import Process
@@ -42,6 +43,7 @@ def run_service(
     `failpoints` is the module that lists the service's failpoints; it is loaded only if the
     configuration says so.
     """
+    tell_allocator()
     config = load(
         config_class,
         sys.argv[1:] if argv is None else argv,
