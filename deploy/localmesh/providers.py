@@ -7,8 +7,6 @@ uses. `sources` says afterwards where each came from.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from localmesh.errors import LocalError
 from localmesh.ports import PortPool
+from localmesh.scratch import Scratch
 from localmesh.servers import S3, Etcd, Nats, Postgres, Running, Server, start_servers, stop_servers
 from localmesh.servers.s3 import INNER_PORTS, REGION
 
@@ -103,23 +102,6 @@ class EnvironmentProvider:
         return url
 
 
-#: Where files are kept in memory. What tests store need not outlive a power cut, and the disk is
-#: most of what they wait for: each has a database of its own made and dropped.
-MEMORY = Path("/dev/shm")
-#: So many bytes have to be free there; tests use a part of that.
-PLENTY = 8 << 30
-
-
-def _folder() -> Path:
-    """A new one: in memory where there is plenty, unless TMPDIR says where."""
-    try:
-        roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= PLENTY
-    except OSError:
-        roomy = False
-    place = MEMORY if roomy and "TMPDIR" not in os.environ else None
-    return Path(tempfile.mkdtemp(prefix="jobmesh-", dir=place))
-
-
 class WheelProvider:
     """Servers from the wheels, in a temporary folder; they end with this process at the latest."""
 
@@ -127,7 +109,7 @@ class WheelProvider:
 
     def __init__(self) -> None:
         self._ports = PortPool()
-        self._home: Path | None = None
+        self._scratch: Scratch | None = None
         self._running: list[Running] = []
 
     def postgres(self) -> str:
@@ -157,17 +139,17 @@ class WheelProvider:
 
     @property
     def home(self) -> Path:
-        if self._home is None:
-            self._home = _folder()
-            self._home.chmod(0o711)  # the account Postgres runs under must get through
-        return self._home
+        if self._scratch is None:
+            self._scratch = Scratch()
+            self._scratch.path.chmod(0o711)  # the account Postgres runs under must get through
+        return self._scratch.path
 
     def close(self) -> None:
         stop_servers(self._running)
         self._running.clear()
         self._ports.close()
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.close()
 
     def _start(self, server: Server) -> str:
         self._running += start_servers([server], self.home, die_with_caller=True)
