@@ -97,7 +97,8 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
     subjects = Subjects(config.nats_prefix)
     announcer = BusAnnouncer(bus, subjects, process.metrics, statistics.changed)
     process.add(DueListener(bus, subjects, statistics.changed))
-    lookup = Lookup(shards, topology, announcer)
+    searches = config.shard_connections // 2
+    lookup = Lookup(shards, topology, announcer, searches)
     reports = process.add(
         Reports(shards, topology, announcer, process.tasks, process.metrics, clock)
     )

@@ -115,7 +115,7 @@ class Changes:
 
     async def count(self, jobs: JobFilter) -> Counts:
         """How many jobs of each state match."""
-        found, missing = await self._lookup.everywhere(lambda store: store.count_jobs(jobs))
+        found, missing = await self._lookup.search(lambda store: store.count_jobs(jobs))
         total: Counter[JobState] = Counter()
         for part in found:
             total.update(part)

@@ -22,6 +22,9 @@ from services.orchestrator.ports import Announcer
 
 T = TypeVar("T")
 
+#: Searches at once of one shard, unless it is said: half of the connections that a process has.
+SEARCHES = 4
+
 
 @record
 class Found:
@@ -61,8 +64,15 @@ class EndsFound:
 class Lookup:
     """Finds jobs wherever they are."""
 
-    def __init__(self, shards: Shards, topology: TopologyKeeper, announcer: Announcer) -> None:
+    def __init__(
+        self,
+        shards: Shards,
+        topology: TopologyKeeper,
+        announcer: Announcer,
+        searches: int = SEARCHES,
+    ) -> None:
         self._shards, self._topology, self._announcer = shards, topology, announcer
+        self._searches = {name: asyncio.Semaphore(searches) for name in shards.names}
 
     async def get(
         self, ids: Sequence[UUID], namespace: str | None, *, full: bool
@@ -112,7 +122,7 @@ class Lookup:
             records = await store.list_jobs(jobs, before, limit + 1, payloads=full)
             return [Found(store.name, job) for job in records]
 
-        pages, missing = await self.everywhere(ask)
+        pages, missing = await self.search(ask)
         merged = list(heapq.merge(*pages, key=lambda found: found.record.id, reverse=True))
         return Page(merged[:limit], len(merged) > limit, missing)
 
@@ -178,6 +188,17 @@ class Lookup:
         """Those of the map, also if this process was not told how to reach them."""
         named = (shard.name for shard in self._topology.map.shards)
         return sorted({*self._shards.names, *named})
+
+    async def search(self, ask: Callable[[ShardStore], Awaitable[T]]) -> tuple[list[T], list[str]]:
+        """As `everywhere`, of what may take long. The others of its kind wait before they take a
+        connection, so that some are left for puts and reports.
+        """
+
+        async def in_turn(store: ShardStore) -> T:
+            async with self._searches[store.name]:
+                return await ask(store)
+
+        return await self.everywhere(in_turn)
 
     async def everywhere(
         self, ask: Callable[[ShardStore], Awaitable[T]], names: Iterable[str] | None = None
