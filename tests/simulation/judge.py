@@ -15,7 +15,8 @@ from uuid import UUID
 from services.mesh.jobs.states import TERMINAL
 from services.mesh.store.answers import CancelOutcome, CancelResult
 from tests.simulation.network import EPOCH
-from tests.simulation.shard import ModelShard, Row
+from tests.simulation.rows import Row
+from tests.simulation.shard import ModelShard
 
 #: (from, to, cause) by their numbers.
 STEPS = frozenset(

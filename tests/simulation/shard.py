@@ -9,13 +9,12 @@ adapter passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 from uuid import UUID
 
-from services.mesh.jobs.model import NO_PAYLOAD, Claimed, JobEvent, JobRecord, NewJob, Payload
+from services.mesh.jobs.model import JobEvent, JobRecord, NewJob
 from services.mesh.jobs.reports import (
     Failed,
     HandedBack,
@@ -26,7 +25,7 @@ from services.mesh.jobs.reports import (
     Succeeded,
     Successes,
 )
-from services.mesh.jobs.retry import Failure, RetryPolicy
+from services.mesh.jobs.retry import RetryPolicy
 from services.mesh.jobs.states import TERMINAL, Cause, JobState
 from services.mesh.jobs.turns import Turn, Turned
 from services.mesh.store import claiming
@@ -56,6 +55,7 @@ from services.mesh.store.settling import (
     settle_rescued,
     settle_swept,
 )
+from tests.simulation.rows import Row, claimed, in_line, record
 
 S, D, R = JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING
 _PROOFS: dict[type[Report], frozenset[Cause]] = {
@@ -68,32 +68,6 @@ _PROOFS[Started] = frozenset({Cause.STARTED}).union(*_PROOFS.values())
 
 #: What a claim takes, as it says: slow ones make the next ones leave aside what was due before.
 LOOK_SECONDS = (0.0, 0.0, 0.03, 0.3)
-
-
-@dataclass(slots=True)
-class Row:
-    """A job as the shard has it."""
-
-    new: NewJob
-    due_time: datetime
-    first_due_time: datetime
-    create_time: datetime
-    state: JobState = S
-    version: int = 1
-    fence: int = 0
-    attempt: int = 0
-    losses: int = 0
-    worker_id: str | None = None
-    dispatch_time: datetime | None = None
-    start_time: datetime | None = None
-    end_time: datetime | None = None
-    output: Payload = NO_PAYLOAD
-    failure: Failure | None = None
-    events: list[JobEvent] = field(default_factory=list)
-
-    @property
-    def policy(self) -> RetryPolicy | None:
-        return self.new.retry
 
 
 class ModelShard:
@@ -173,7 +147,7 @@ class ModelShard:
             for row in self._waiting(type)
             if row.due_time <= now + ahead and not self._late(row)
         ]
-        due.sort(key=_in_line)
+        due.sort(key=in_line)
         first, turned = [], None
         if turn is not None:
             first, turned = self._in_turn(type, due, turn, limit)
@@ -185,11 +159,11 @@ class ModelShard:
             and (below is None or row.new.priority < below)
             and row.new.id not in begun
         ][: limit - len(first)]
-        taken = sorted([*first, *line], key=_in_line)
+        taken = sorted([*first, *line], key=in_line)
         for row in taken:
             self._hand_out(row, worker_id, now)
         return ClaimAnswer(
-            [_claimed(row) for row in taken],
+            [claimed(row) for row in taken],
             now,
             took=self._looks.choice(LOOK_SECONDS),
             lowest=line[-1].new.priority if line else 0,
@@ -442,7 +416,7 @@ class ModelShard:
     # --- reading
 
     async def get_jobs(self, ids: Sequence[UUID], payloads: bool = False) -> list[JobRecord]:
-        return [_record(self.rows[job_id]) for job_id in ids if job_id in self.rows]
+        return [record(self.rows[job_id]) for job_id in ids if job_id in self.rows]
 
     async def events_after(
         self, cursors: Sequence[tuple[UUID, int]], limit: int = 10_000
@@ -493,62 +467,5 @@ def _walked(names: list[str], wanted: Container[str], limit: int) -> tuple[list[
     return found, ""
 
 
-def _in_line(row: Row) -> tuple[int, datetime, int]:
-    return -row.new.priority, row.due_time, row.new.id.int
-
-
 def _dispatch(report: Report) -> tuple[UUID, int]:
     return report.job_id, report.fence
-
-
-def _claimed(row: Row) -> Claimed:
-    new = row.new
-    assert row.dispatch_time is not None
-    return Claimed(
-        id=new.id,
-        namespace=new.namespace,
-        type=new.type,
-        fence=row.fence,
-        attempt=row.attempt,
-        max_attempts=new.retry.attempts if new.retry else 1,
-        due_time=row.due_time,
-        dispatch_time=row.dispatch_time,
-        timeouts=new.timeouts,
-        input=new.input,
-        traceparent=None,
-        version=row.version,
-    )
-
-
-def _record(row: Row) -> JobRecord:
-    new = row.new
-    return JobRecord(
-        id=new.id,
-        namespace=new.namespace,
-        type=new.type,
-        state=row.state,
-        version=row.version,
-        priority=new.priority,
-        attempt=row.attempt,
-        losses=row.losses,
-        fence=row.fence,
-        worker_id=row.worker_id,
-        due_time=row.due_time,
-        first_due_time=row.first_due_time,
-        create_time=row.create_time,
-        dispatch_time=row.dispatch_time,
-        start_time=row.start_time,
-        end_time=row.end_time,
-        expire_time=new.expire_time,
-        timeouts=new.timeouts,
-        retry=new.retry,
-        labels=new.labels,
-        input=new.input,
-        output=replace(row.output),
-        failure=row.failure,
-        idempotency_key=new.idempotency_key,
-        traceparent=None,
-        schedule_id=None,
-        nominal_time=None,
-        origin_id=None,
-    )
