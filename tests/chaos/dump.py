@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -116,33 +117,54 @@ def _plain(value: object) -> str:
     return base64.b64encode(bytes(value)).decode()
 
 
-def dump_objects(environment: Mapping[str, str], folder: Path) -> None:
-    """Write `objects.jsonl`: every object, and the fence that an output says it comes from."""
-    import boto3
-    from botocore.config import Config
+class Objects:
+    """The buckets of a mesh."""
 
-    client = boto3.client(
-        "s3",
-        endpoint_url=environment["JOBMESH_S3_ENDPOINT"],
-        region_name=environment["JOBMESH_S3_REGION"],
-        aws_access_key_id=environment["JOBMESH_S3_ACCESS_KEY"],
-        aws_secret_access_key=environment["JOBMESH_S3_SECRET_KEY"],
-        config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
-    )
-    buckets = {
-        "input": environment["JOBMESH_S3_INPUT_BUCKET"],
-        "output": environment["JOBMESH_S3_OUTPUT_BUCKET"],
-    }
-    with (folder / "objects.jsonl").open("w") as file:
-        for role, bucket in buckets.items():
-            for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-                for item in page.get("Contents", []):
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        import boto3
+        from botocore.config import Config
+
+        self._client = boto3.client(
+            "s3",
+            endpoint_url=environment["JOBMESH_S3_ENDPOINT"],
+            region_name=environment["JOBMESH_S3_REGION"],
+            aws_access_key_id=environment["JOBMESH_S3_ACCESS_KEY"],
+            aws_secret_access_key=environment["JOBMESH_S3_SECRET_KEY"],
+            config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+        )
+        self._buckets = {
+            "input": environment["JOBMESH_S3_INPUT_BUCKET"],
+            "output": environment["JOBMESH_S3_OUTPUT_BUCKET"],
+        }
+
+    def dump(self, folder: Path) -> None:
+        """Write `objects.jsonl`: every object, and the fence that an output says it comes from."""
+        with (folder / "objects.jsonl").open("w") as file:
+            for role, page in self._pages():
+                for item in page:
                     said = {"role": role, "key": item["Key"], "size": item["Size"]}
                     if role == "output" and "/outputs/" in item["Key"]:
-                        body = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
-                        said |= _origin(body)
+                        said |= _origin(self._read(role, item["Key"]))
                     file.write(_line(said))
-    client.close()
+
+    def forget(self) -> None:
+        """Remove them all."""
+        for role, page in self._pages():
+            keys = [{"Key": item["Key"]} for item in page]
+            self._client.delete_objects(Bucket=self._buckets[role], Delete={"Objects": keys})
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _pages(self) -> Iterator[tuple[str, list[Any]]]:
+        pages = self._client.get_paginator("list_objects_v2")
+        for role, bucket in self._buckets.items():
+            for page in pages.paginate(Bucket=bucket):
+                if page.get("Contents"):
+                    yield role, page["Contents"]
+
+    def _read(self, role: str, key: str) -> bytes:
+        return bytes(self._client.get_object(Bucket=self._buckets[role], Key=key)["Body"].read())
 
 
 def _origin(body: bytes) -> dict[str, Any]:
@@ -158,4 +180,5 @@ def _origin(body: bytes) -> dict[str, Any]:
 def dump(dsns: Mapping[str, str], environment: Mapping[str, str], folder: Path) -> None:
     """The whole dump at the end of a run."""
     dump_shards(dsns, folder)
-    dump_objects(environment, folder)
+    with closing(Objects(environment)) as objects:
+        objects.dump(folder)

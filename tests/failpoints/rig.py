@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from services.mesh.lease import Keys
 from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
 from services.mesh.testing.waiting import eventually
 from tests.chaos.crew import APPS, Crew
+from tests.chaos.dump import Objects
 from tests.chaos.orders import POOLED
 
 #: Short, so that a death is noticed soon; long enough for a machine that has other things to do.
@@ -205,7 +206,9 @@ class Rig:
     # --- between cells
 
     def forget_jobs(self) -> None:
-        """Empty the shards: the next cell's dump shall hold its own jobs only."""
+        """Empty the shards and the object store: the next cell's dump shall hold its own only. Its
+        time would grow with each cell else, for every output is read.
+        """
         for dsn in self.mesh.shard_dsns.values():
             with psycopg.connect(dsn, autocommit=True) as connection:
                 for _ in range(20):
@@ -213,6 +216,8 @@ class Rig:
                     with suppress(psycopg.errors.DeadlockDetected):
                         connection.execute(f"TRUNCATE {_TABLES}".encode())
                         break
+        with closing(Objects(self.mesh.environment())) as objects:
+            objects.forget()
 
     async def pool(self, desired: int) -> None:
         """Have the Scaler keep so many workers of a pool of its own, and wait until it does."""
