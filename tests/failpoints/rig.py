@@ -22,6 +22,7 @@ from jobmesh.v1.pool_pb2 import PoolSpec, ProcessDriver
 from jobmesh.v1.scaler_service_pb2_grpc import ScalerServiceStub
 from localmesh.errors import LocalError
 from localmesh.harness import RunningMesh, running_mesh
+from localmesh.processes import Process
 from localmesh.service import Service
 
 from services.mesh.lease import Keys
@@ -73,6 +74,8 @@ class Rig:
         #: Where the handlers of the present load write what they do.
         self.ledger = journal
         self._stopped = threading.Event()
+        #: Who was told to end, and may take its time over it.
+        self._leaving: Process | None = None
         #: Held by whoever stops and starts units, so that the warden does not do so meanwhile.
         self._hands = threading.RLock()
         self._warden = threading.Thread(target=self._watch, name="warden")
@@ -108,6 +111,8 @@ class Rig:
         def whole() -> bool:
             with self._hands:
                 if self.dead() or not all(map(self.crew.lives, self.crew.names)):
+                    return False
+                if self._leaving is not None and self._leaving.alive():
                     return False
             try:
                 self.mesh.wait_ready(seconds=0.5)
@@ -190,9 +195,12 @@ class Rig:
         """SIGTERM for one process of a service."""
         with self._hands:
             if service == "worker":
+                self._leaving = Process.of(self.crew.pid(self.crew.names[0]))
                 self.crew.terminate(self.crew.names[0])
             else:
-                self.mesh.kill(self._of(service)[0], signal.SIGTERM)
+                unit = self._of(service)[0]
+                self._leaving = self.mesh.process(unit)
+                self.mesh.kill(unit, signal.SIGTERM)
 
     def _of(self, service: str) -> list[str]:
         return [unit.name for unit in self._services() if unit.role == service]
