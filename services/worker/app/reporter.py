@@ -2,10 +2,10 @@
 
 Reports go out as they come, as many in one message as there are. While the last message has no
 answer yet they gather for a moment: a message costs three processes more than a report does. Each
-stays *open* until its verdict: a stream that breaks is opened again, to any replica, and everything
-open is said once more; the row recognises what it knows by its fence. So nothing is lost while the
-worker lives, and what is open is bounded by the worker's book, which takes no more work when too
-much is unsettled.
+stays *open* until its verdict: a stream that breaks, or owes an answer for long, is opened again,
+to any replica, and everything open is said once more; the row recognises what it knows by its
+fence. So nothing is lost while the worker lives, and what is open is bounded by the worker's book,
+which takes no more work when too much is unsettled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from services.mesh.errors import MeshError
+from services.mesh.errors import DependencyUnavailable, MeshError
 from services.mesh.runtime import Backoff
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import (
@@ -42,6 +42,9 @@ STEADY_SECONDS = 5.0
 #: How long, in seconds, reports gather while an answer is on its way, and how many need not.
 GATHER_SECONDS = 0.015
 ENOUGH = 100
+#: How often, in seconds, the stream is held against what it still owes. It is longer than an
+#: Orchestrator takes to answer anything, if only by RETRY.
+ANSWER_SECONDS = 10.0
 RECONNECT = Backoff(first=0.05, ceiling=2.0)
 RETRY = Backoff(first=0.2, ceiling=2.0)
 
@@ -143,12 +146,14 @@ class Reporter:
     async def _send_and_hear(self, stream: ReportStream) -> None:
         sending = asyncio.create_task(self._send(stream), name="report-sender")
         hearing = asyncio.create_task(self._hear(stream), name="report-hearer")
+        missing = asyncio.create_task(self._miss(), name="report-missing")
+        tasks = sending, hearing, missing
         try:
-            done, _ = await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            await _end(sending, hearing)
+            await _end(*tasks)
 
     def _start_over(self) -> None:
         """On a new stream everything open is told again."""
@@ -201,6 +206,19 @@ class Reporter:
         return batch
 
     # --- verdicts
+
+    async def _miss(self) -> None:
+        """Give the stream up when it owes one answer for too long: what was told, or its verdict,
+        got lost on the way, and nobody else would ever ask.
+        """
+        owed: tuple[Report, int] | None = None
+        while True:
+            await asyncio.sleep(ANSWER_SECONDS)
+            oldest = next(iter(self._told.values()), None)
+            # One that is told again after RETRY is owed anew.
+            before, owed = owed, None if oldest is None else (oldest, oldest.tries)
+            if owed is not None and owed == before:
+                raise DependencyUnavailable("orchestrator", "a report was not answered")
 
     async def _hear(self, stream: ReportStream) -> None:
         async for answers in stream.answers():

@@ -185,6 +185,34 @@ async def test_a_broken_stream_repeats_what_is_open_and_nothing_else(world: Worl
     assert world.stream.told == [second]
 
 
+async def test_what_got_lost_on_a_stream_that_lives_is_told_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 0.02)
+    lost, heard = world.report(1), world.report(2)
+    await world.told(2)
+    world.stream.answer(heard)
+    await eventually(lambda: len(world.replicas.streams) > 1 and world.stream.told == [lost])
+    world.stream.answer(lost)
+    await world.reporter.idle()
+    assert world.heard.verdicts == [(heard, Verdict.COMMITTED), (lost, Verdict.COMMITTED)]
+
+
+async def test_a_stream_that_answers_is_kept_however_often_it_says_retry(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(reporter_module, "RETRY", Backoff(first=0.001, ceiling=0.001))
+    report = world.report(1)
+    loop = asyncio.get_running_loop()
+    began, answered = loop.time(), 0
+    while loop.time() < began + 0.3:
+        answered += 1
+        await world.told(answered)
+        world.stream.answer(report, verdict=Verdict.RETRY)
+    assert len(world.replicas.streams) == 1
+
+
 async def test_the_start_of_what_ended_is_not_repeated(world: World) -> None:
     one = attempt(1)
     start, end = Report(one, Started()), Report(one, Succeeded())
