@@ -130,7 +130,12 @@ class Rig:
         for target in await self.targets(service):
             async with grpc.aio.insecure_channel(target) as channel:
                 stub: Any = FailpointServiceStub(channel)
-                await stub.Arm(pb.ArmRequest(name=name, order=order), timeout=5)
+                try:
+                    await stub.Arm(pb.ArmRequest(name=name, order=order), timeout=5)
+                except grpc.aio.AioRpcError as error:
+                    # A worker that was killed stays in the list for as long as its lease.
+                    if service != "worker" or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
 
     async def disarm(self) -> None:
         """Forget all orders everywhere."""

@@ -102,6 +102,12 @@ class World:
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the answers that a stream owes; asked for before the world."""
+    monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 0.05)
+
+
+@pytest.fixture
 async def world() -> AsyncIterator[World]:
     made = World()
     task = asyncio.create_task(made.reporter.run())
@@ -186,9 +192,8 @@ async def test_a_broken_stream_repeats_what_is_open_and_nothing_else(world: Worl
 
 
 async def test_what_got_lost_on_a_stream_that_lives_is_told_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    impatient: None, world: World
 ) -> None:
-    monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 0.02)
     lost, heard = world.report(1), world.report(2)
     await world.told(2)
     world.stream.answer(heard)
@@ -199,9 +204,8 @@ async def test_what_got_lost_on_a_stream_that_lives_is_told_again(
 
 
 async def test_a_stream_that_answers_is_kept_however_often_it_says_retry(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    impatient: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter_module, "ANSWER_SECONDS", 0.05)
     monkeypatch.setattr(reporter_module, "RETRY", Backoff(first=0.001, ceiling=0.001))
     report = world.report(1)
     loop = asyncio.get_running_loop()
