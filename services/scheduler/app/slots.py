@@ -128,11 +128,13 @@ class SlotGrabber:
             # What becomes due until the next reading would be in no slot.
             self._look_back(began if since is None else since)
             raise
-        self._times.read(micros(seen.slot.now), sent, self._clock.monotonic())
+        received = self._clock.monotonic()
+        self._times.read(micros(seen.slot.now), sent, received)
         seen = self._noted(seen)
         self.seen, self.slot_end = seen, seen.slot.end
         self._measures.lag(self.shard, self.lag())
-        added = self._timers.add(_due_times(seen.slot), sent)
+        # A claim that began while the slot was read may not have seen what stands in it.
+        added = self._timers.add(_due_times(seen.slot), received)
         self._set_alarm()
         if seen.slot.end - seen.slot.start < width:
             # The limit was hit: read on when half of what was read has passed.

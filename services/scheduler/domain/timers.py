@@ -7,7 +7,7 @@ after it sets it again: one empty claim, and the price of never missing a timer 
 because the shard's clock was set back.
 
 Claims look a little ahead. One that saw the end of what there was up to some time has `covered` the
-timers up to then, as far as it began after they were set: they need not go off.
+timers up to then, as far as it began after they were last told: they need not go off.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ class DueTimers:
         return len(self._heap)
 
     def add(self, due_times: Iterable[tuple[str, int]], now: float = 0.0) -> int:
-        """Take in `(type, due time)`; how many were new. What does not fit is left to a later
-        slot.
+        """Take in `(type, due time)` that somebody knew of by `now`; how many were new. What does
+        not fit is left to a later slot.
         """
         added = 0
         for type_, due_us in due_times:
             timer = (_up_to_millisecond(due_us), type_)
             if timer in self._set_at:
+                # It may stand for another job now, which no claim before has seen.
+                self._set_at[timer] = max(self._set_at[timer], now)
                 continue
             if len(self._heap) >= self._most:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,26 @@ async def test_what_becomes_due_while_a_reading_fails_is_read_by_the_next() -> N
         await bench.grabber.run_once()
         assert bench.store.deep_looks == 1, "or it would be found without the slot"
         assert bench.grabber.waiting == 1
+        bench.grabber.forget()
+
+
+async def test_a_claim_that_began_while_the_slot_was_read_covers_nothing_of_it() -> None:
+    async with SlotBench() as bench:
+        due = datetime.now(UTC) + timedelta(seconds=1)
+        bench.store.due_times = [DueTime("t", due, 1)]
+        pulse = bench.store.pulse
+
+        async def slowly(*given: Any, **named: Any) -> Pulse:
+            bench.clock.advance(0.1)
+            return await pulse(*given, **named)
+
+        bench.store.pulse = slowly  # type: ignore[method-assign]
+        began = bench.clock.monotonic() + 0.05
+        await bench.grabber.run_once()
+        bench.grabber.covered("t", due + timedelta(seconds=1), began)
+        assert bench.grabber._timers.next() is not None, "it may not have seen that job"
+        bench.grabber.covered("t", due + timedelta(seconds=1), bench.clock.monotonic() + 0.01)
+        assert bench.grabber._timers.next() is None
         bench.grabber.forget()
 
 

@@ -122,6 +122,14 @@ def test_a_timer_is_left_out_only_if_a_claim_began_after_it_and_looked_beyond_it
     assert timers.add([("t", due)], set_at) == 1, "what is told again waits again"
 
 
+def test_a_claim_does_not_cover_what_was_told_of_after_it_began() -> None:
+    timers = DueTimers()
+    timers.add([("t", 5_000)], 1.0)
+    timers.covered("t", 9_000, 2.0)
+    assert timers.add([("t", 4_900)], 3.0) == 0  # another job of the same millisecond
+    assert timers.pop(5_000) == ["t"]
+
+
 def test_due_times_of_one_millisecond_are_one_timer() -> None:
     timers = DueTimers()
     assert timers.add(("t", due) for due in (1, 2, 999, 1000)) == 1
