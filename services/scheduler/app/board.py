@@ -28,6 +28,8 @@ class DueBoard:
         self._shards: frozenset[str] = frozenset()
         self._paused: set[str] = set()
         self.wake: Callable[[], None] = lambda: None
+        #: Whether it is known which types are paused. Before that nothing may be claimed.
+        self.knows_pauses: Callable[[], bool] = lambda: True
         #: Told that there is word of work, and no credit for it.
         self.on_unserved: Callable[[], None] = lambda: None
         #: Told of a type and a shard that may have work which has been due for long.

@@ -92,7 +92,7 @@ class Claimer(Loop):
     async def run_once(self) -> Counts:
         """Begin every claim that can begin now; they end by themselves. How many."""
         begun = 0
-        if self._broker.connected and self._bounds.known:
+        if self._broker.connected and self._bounds.known and self._board.knows_pauses():
             for type_ in self._board.flags.types():
                 if self._board.has_credit(type_):
                     begun += self._begin(type_)
@@ -222,7 +222,7 @@ class Claimer(Loop):
         if settings is None or not settings.max_running_per_key:
             wanted = (grab.type, grab.worker_id, claim.limit, claim.ahead)
             return await store.claim(*wanted, claim.recent, claim.below, claim.turn)
-        held = self._bounds.book.held_keys(grab.type, self._clock.monotonic())
+        held = self._bounds.held_keys(grab.type, claim.shard)
         per_key = settings.max_running_per_key
         return await store.claim_keyed(grab.type, grab.worker_id, claim.limit, per_key, held)
 
@@ -253,8 +253,8 @@ class Claimer(Loop):
         if exhausted and brought is not None:
             until = brought.now + claim.ahead
             self.on_short(Short(grab.type, shard, claim.began, count, until))
-            if self._rules.ahead and not claim.ahead:
-                self._look_again(claim)
+        if (exhausted or stuck) and self._rules.ahead and not claim.ahead:
+            self._look_again(claim)
         # What it did not bring somebody else has taken, or may fail to: then that one says so.
         has_all = exhausted and count >= len(claim.nudges)
         return After(full, claim.nudges if has_all else ())
@@ -291,7 +291,8 @@ class Claimer(Loop):
 
     def _look(self, type_: str, shard: str) -> None:
         flags = self._board.flags
-        if not flags.is_raised(type_, shard):
+        # Of keys that are all full the flag stays up, and no claim is made for it.
+        if not flags.is_raised(type_, shard) or self._bounds.is_stuck(type_, shard):
             self._looks[type_, shard] = flags.raise_(type_, shard, told=True)
             self.nudge()
 

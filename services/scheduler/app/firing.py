@@ -24,8 +24,12 @@ from services.scheduler.app.shards import Shards
 from services.scheduler.domain.times import micros
 from services.scheduler.ports import Broker
 
+#: Less than claims look back for certain (`depth`).
+LONG = timedelta(seconds=0.7)
 #: Schedules fired in one transaction.
 BATCH = 100
+#: Words that are kept apart until the next reading; of more, the earliest counts.
+MOST_HEARD = 100
 #: Transactions in a row: what is made up for after hours must not keep the slot from being read.
 MOST_PER_PASS = 5
 
@@ -54,6 +58,8 @@ class ScheduleFirer:
         self._lead = ahead / 2
         self._next_us: int | None = None
         self._ring_at = inf
+        #: When word came, and of what time: as far as no reading was asked for since.
+        self._heard: list[tuple[float, int]] = []
         #: Rings when there is something to fire.
         self.alarm = Alarm(lambda: None)
 
@@ -63,14 +69,26 @@ class ScheduleFirer:
     def is_due(self) -> bool:
         return self._ring_at <= self._clock.monotonic()
 
-    def seen(self, next_time: datetime | None) -> None:
-        """A reading says when the next schedule wants to be looked at."""
+    def seen(self, next_time: datetime | None, asked: float) -> None:
+        """A reading, sent at this local time, says when the next schedule wants to be looked at.
+        What was heard of since then may not be in it.
+        """
         self.forget()
         if next_time is not None:
-            self.expect(micros(next_time))
+            self._expect(micros(next_time))
+        self._heard = [(at, next_us) for at, next_us in self._heard if at >= asked]
+        for _, next_us in self._heard:
+            self._expect(next_us)
 
-    def expect(self, next_us: int) -> None:
-        """A schedule wants to be looked at then, by the shard's clock."""
+    def heard(self, next_us: int) -> None:
+        """Word came of a schedule that wants to be looked at then, by the shard's clock."""
+        self._heard.append((self._clock.monotonic(), next_us))
+        if len(self._heard) > MOST_HEARD:
+            times, wanted = zip(*self._heard, strict=True)
+            self._heard = [(max(times), min(wanted))]
+        self._expect(next_us)
+
+    def _expect(self, next_us: int) -> None:
         times = self._shards.clocks[self.shard]
         if times.known and (self._next_us is None or next_us < self._next_us):
             self._next_us = next_us
@@ -91,7 +109,8 @@ class ScheduleFirer:
         """
         if expected_us is not None:
             due = self._shards.clocks[self.shard].local(expected_us)
-            if due > self._clock.monotonic():
+            sooner = self._next_us is not None and self._next_us <= expected_us
+            if due > self._clock.monotonic() and not sooner:
                 self._next_us = expected_us
                 self._ring(due)
 
@@ -115,7 +134,7 @@ class ScheduleFirer:
             )
             if answer.events:
                 # Those that are ahead of their time have a timer when the slot is read again.
-                self._board.found(self.shard, {e.type for e in answer.events if _is_due(e)})
+                self._tell_due(answer.events)
                 with suppress(DependencyUnavailable):
                     await self._broker.hint(self.shard, answer.events)
             await self._stop(answer.cancelled)
@@ -134,13 +153,18 @@ class ScheduleFirer:
             self._measures.fired(self.shard, fired, missed)
         return {"fired": fired, "missed": missed}
 
+    def _tell_due(self, events: Sequence[JobEvent]) -> None:
+        """Runs that are made up for have been due for long: claims may begin behind them."""
+        lateness = [(e.type, e.time - e.due_time) for e in events if e.due_time is not None]
+        long = {type_ for type_, late in lateness if late > LONG}
+        if lately := {type_ for type_, late in lateness if late >= timedelta(0)} - long:
+            self._board.found(self.shard, lately)
+        if long:
+            self._board.found(self.shard, long, long_due=True)
+
     async def _stop(self, cancelled: Sequence[CancelResult]) -> None:
         """Runs that had to make way: tell their workers. Lost, their reports are refused."""
         for result in cancelled:
             if result.worker_id:
                 with suppress(DependencyUnavailable):
                     await self._broker.stop(result.worker_id, result.job_id, result.fence)
-
-
-def _is_due(event: JobEvent) -> bool:
-    return event.due_time is not None and event.due_time <= event.time

@@ -1,4 +1,4 @@
-"""A watch on one prefix of the registry, as three calls."""
+"""A watch on one prefix of the registry, as a few calls."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ class Follower:
         *,
         came: Callable[[str], None] = lambda name: None,
         went: Callable[[str], None] = lambda name: None,
+        listed: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = f"follow-{prefix}"
         self.names: set[str] = set()
         #: False until the first list has come.
         self.known = False
         self._registry, self._prefix, self._tasks = registry, prefix, tasks
-        self._came, self._went = came, went
+        self._came, self._went, self._listed = came, went, listed
 
     async def start(self) -> None:
         self._tasks.spawn(self._follow(), self.name)
@@ -39,9 +40,10 @@ class Follower:
             async for event in events:
                 match event:
                     case Snapshot(entries):
-                        self.known = True
                         for entry in entries.values():
                             self._add(entry)
+                        self.known = True
+                        self._listed()
                     case Put(entry):
                         self._add(entry)
                     case Deleted(entry):

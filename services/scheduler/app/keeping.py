@@ -127,7 +127,7 @@ class Keeping:
         return self.grabber.seen is not None and what(self.grabber.seen)
 
     def _seen(self, seen: Pulse) -> None:
-        self.firer.seen(seen.next_schedule)
+        self.firer.seen(seen.next_schedule, self.grabber.asked)
         if self.firer.is_due:
             self.times.nudge()
         if _overdue(seen) or _expired(seen):
@@ -163,7 +163,7 @@ class Keeping:
         if not self._kept(self.shard):
             return
         if word.schedule:
-            self.firer.expect(word.due_us)
+            self.firer.heard(word.due_us)
             return
         self.grabber.expect(word.types, word.due_us)
         if word.more:

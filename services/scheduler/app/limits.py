@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from uuid import UUID
 
 from services.mesh.clock import Clock
 from services.mesh.jobs.limits import Limit
@@ -35,6 +36,8 @@ class Limits:
         self.book, self._turn = book or LimitBook(), Turn()
         #: Claims that found only full keys, by (type, shard): the flag and the book as they were.
         self._stuck: dict[tuple[str, str], tuple[int, int]] = {}
+        #: The book as it was when a claim was told which keys are full.
+        self._told: dict[tuple[str, str], int] = {}
         self.wake: Callable[[], None] = lambda: None
         #: The schedulers, to take turns with.
         self.members: Callable[[], Collection[str]] = lambda: ()
@@ -76,7 +79,19 @@ class Limits:
         self._turn.over(settings.type)
         return allowed
 
+    def held_keys(self, type_: str, shard: str) -> dict[UUID, int]:
+        """What a claim on this shard is told: how many places of each key are taken. What is given
+        back from here on it does not know.
+        """
+        held = self.book.held_keys(type_, self._clock.monotonic())
+        self._told[type_, shard] = self.book.changes(type_)
+        return held
+
     # --- after it
+
+    def is_stuck(self, type_: str, shard: str) -> bool:
+        """Whether the last claim there found only full keys."""
+        return (type_, shard) in self._stuck
 
     def brought(self, settings: TypeSettings, answer: ClaimAnswer) -> ClaimAnswer:
         """The claimed jobs with their limits; they count from now on."""
@@ -94,9 +109,11 @@ class Limits:
     ) -> None:
         """A claim has ended. `stuck`: what it left has no room; `mark`: the flag as it is now."""
         self.book.release(settings.type, limit)
-        self._stuck.pop((settings.type, shard), None)
+        key = settings.type, shard
+        self._stuck.pop(key, None)
+        told = self._told.pop(key, self.book.changes(settings.type))
         if stuck and mark is not None:
-            self._stuck[settings.type, shard] = (mark, self.book.changes(settings.type))
+            self._stuck[key] = (mark, told)
 
     # --- what etcd says
 

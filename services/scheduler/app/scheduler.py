@@ -104,7 +104,12 @@ class Scheduler:
         paused = keys.paused
         self._workers = Follower(registry, keys.workers, life.tasks, went=self._worker_lost)
         self._pauses = Follower(
-            registry, paused, life.tasks, came=self.board.pause, went=self.board.resume
+            registry,
+            paused,
+            life.tasks,
+            came=self.board.pause,
+            went=self.board.resume,
+            listed=self.claimer.nudge,
         )
         self.console = Console(self.membership, self.board, self.keepings, registry, paused)
         self._connect(life.readiness)
@@ -154,6 +159,7 @@ class Scheduler:
 
     def _connect(self, readiness: Readiness) -> None:
         self.board.wake = self.claimer.nudge
+        self.board.knows_pauses = lambda: self._pauses.known
         self.board.on_unserved = self.caller.unserved
         self.board.on_long_due = self.claimer.look_at_everything
         self.board.on_soon = lambda word: self.keepings[word.shard].heard(word)

@@ -79,8 +79,9 @@ class SlotGrabber:
         self.name = f"slots-{shard}"
         self.shard = shard
         self.slot_end: datetime | None = None
-        #: What the last reading told.
+        #: What the last reading told, and when it was asked, by the local clock.
         self.seen: Pulse | None = None
+        self.asked = 0.0
         #: Told of each reading.
         self.on_seen: Callable[[Pulse], None] = lambda seen: None
         self._shards, self._board = shards, board
@@ -131,7 +132,7 @@ class SlotGrabber:
         received = self._clock.monotonic()
         self._times.read(micros(seen.slot.now), sent, received)
         seen = self._noted(seen)
-        self.seen, self.slot_end = seen, seen.slot.end
+        self.seen, self.asked, self.slot_end = seen, sent, seen.slot.end
         self._measures.lag(self.shard, self.lag())
         # A claim that began while the slot was read may not have seen what stands in it.
         added = self._timers.add(_due_times(seen.slot), received)
@@ -190,7 +191,10 @@ class SlotGrabber:
         """Jobs were stored that are due then. If the slot that was read reaches so far, the next
         one would come too late for them.
         """
-        if self.slot_end is not None and due_us < micros(self.slot_end):
+        if self.slot_end is None:
+            # The first reading is under way, or about to be, and may have looked before.
+            self.read_soon(self._clock.monotonic())
+        elif due_us < micros(self.slot_end):
             self._timers.add(((type_, due_us) for type_ in types), self._clock.monotonic())
             self._set_alarm()
 

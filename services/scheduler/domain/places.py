@@ -93,9 +93,9 @@ class LimitBook:
 
     def room(self, settings: TypeSettings, now: float) -> int | None:
         """How many more of the type may be claimed; None: as many as wanted."""
+        about = self._current(settings.type, now)
         if not settings.max_running:
             return None
-        about = self._current(settings.type, now)
         if about is None:
             return settings.max_running
         name = type_limit(settings.type)

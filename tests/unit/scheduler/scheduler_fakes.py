@@ -171,6 +171,7 @@ class FakeShard:
                 counts[row.limit_key] += 1
             (jobs if fits and len(jobs) < limit else left).append(row)
         self.rows[type] = left
+        await self.open_door.wait()
         return ClaimAnswer(jobs, datetime.now(UTC), skipped=bool(left))
 
     async def pulse(

@@ -1,12 +1,20 @@
-"""Schedules whose firing failed are fired again soon, not only after the next look."""
+"""What the firer hears and finds is fired soon, not only after the next look."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from services.mesh.errors import ShardBusy
+from services.mesh.jobs.model import JobEvent
+from services.mesh.jobs.states import Cause, JobState
+from services.mesh.store.answers import FireAnswer
 from services.scheduler.app.firing import ScheduleFirer
-from tests.unit.scheduler.scheduler_fakes import Bench
+from services.scheduler.domain.times import micros
+from tests.unit.scheduler.scheduler_fakes import Bench, until
 
 
 async def test_a_firing_that_was_given_up_is_due_again() -> None:
@@ -28,3 +36,62 @@ async def test_a_firing_that_was_given_up_is_due_again() -> None:
         await firer.run_once()
         assert not firer.is_due
         firer.forget()
+
+
+def firer_of(bench: Bench) -> ScheduleFirer:
+    around = bench.shards, bench.board, bench.broker, bench.measures, bench.clock
+    return ScheduleFirer("s0", *around, 0.0, lambda: None)
+
+
+async def clock_known(bench: Bench) -> int:
+    """The shard's clock is read; its now, in microseconds."""
+    now = bench.clock.monotonic()
+    bench.shards.clocks["s0"].read(micros(datetime.now(UTC)), now, now)
+    return micros(datetime.now(UTC))
+
+
+async def test_what_was_heard_of_while_a_reading_was_under_way_outlives_it() -> None:
+    async with Bench("s0") as bench:
+        firer, now_us = firer_of(bench), await clock_known(bench)
+        asked = bench.clock.monotonic()
+        firer.heard(now_us + 20_000)
+        firer.seen(None, asked)  # it looked before that schedule was there
+        await until(lambda: firer.is_due)
+        firer.seen(None, bench.clock.monotonic())
+        assert not firer.is_due, "a later reading knows better"
+        firer.forget()
+
+
+async def test_what_is_heard_of_while_nothing_is_fired_rings_first() -> None:
+    async with Bench("s0") as bench:
+        firer, now_us = firer_of(bench), await clock_known(bench)
+        firer.seen(datetime.now(UTC) + timedelta(seconds=30), bench.clock.monotonic())
+        fire = bench.stores["s0"].fire_due_schedules
+
+        async def slowly(*given: Any) -> Any:
+            firer.heard(now_us + 20_000)
+            return await fire(*given)
+
+        bench.stores["s0"].fire_due_schedules = slowly  # type: ignore[method-assign]
+        await firer.run_once()
+        await until(lambda: firer.is_due)
+        firer.forget()
+
+
+@pytest.mark.parametrize(("late", "long"), [(0.1, False), (30.0, True)])
+async def test_runs_that_are_made_up_for_are_said_to_be_long_due(late: float, long: bool) -> None:
+    async with Bench("s0") as bench:
+        told: list[str] = []
+        bench.board.on_long_due = lambda type_, _: told.append(type_)
+        now = datetime.now(UTC)
+        due = now - timedelta(seconds=late)
+        made = (uuid4(), 1, JobState.SCHEDULED, Cause.CREATED, now, 0, 0, None, due, None, None)
+        event = JobEvent(*made, namespace="n", type="t")
+
+        async def fired(*_: Any) -> FireAnswer:
+            return FireAnswer([event], fired=1, missed=0, moved=1)
+
+        bench.stores["s0"].fire_due_schedules = fired  # type: ignore[method-assign]
+        await firer_of(bench).run_once()
+        assert bench.board.flags.is_raised("t", "s0")
+        assert (told == ["t"]) == long

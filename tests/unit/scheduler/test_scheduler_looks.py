@@ -14,6 +14,7 @@ from services.mesh.runtime import Tasks
 from services.mesh.store.answers import DueTime, Pulse
 from services.scheduler.app.slots import SlotGrabber, SlotRules
 from services.scheduler.domain.looks import LookRules, Looks
+from services.scheduler.domain.times import micros
 from tests.unit.scheduler.scheduler_fakes import Bench, job, until
 
 
@@ -122,6 +123,24 @@ async def test_a_claim_that_began_while_the_slot_was_read_covers_nothing_of_it()
         assert bench.grabber._timers.next() is not None, "it may not have seen that job"
         bench.grabber.covered("t", due + timedelta(seconds=1), bench.clock.monotonic() + 0.01)
         assert bench.grabber._timers.next() is None
+        bench.grabber.forget()
+
+
+async def test_what_is_heard_of_before_the_first_reading_has_come_is_read() -> None:
+    async with SlotBench() as bench:
+        due = datetime.now(UTC) + timedelta(seconds=1)
+        pulse = bench.store.pulse
+
+        async def passed_by(*given: Any, **named: Any) -> Pulse:
+            seen = await pulse(*given, **named)
+            if bench.store.slots_read == 1:
+                bench.store.due_times = [DueTime("t", due, 1)]
+                bench.grabber.expect(["t"], micros(due))
+            return seen
+
+        bench.store.pulse = passed_by  # type: ignore[method-assign]
+        await bench.grabber.run_once()
+        await until(lambda: bench.grabber.waiting == 1)
         bench.grabber.forget()
 
 

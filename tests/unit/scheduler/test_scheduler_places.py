@@ -11,6 +11,7 @@ import pytest
 from services.mesh.jobs.limits import Limit, key_limit, owner_of, type_limit, type_of_limit
 from services.mesh.jobs.model import Claimed
 from services.mesh.jobs.type_settings import TypeSettings
+from services.scheduler.app.claims import ClaimRules
 from services.scheduler.domain.duties import rank_of
 from services.scheduler.domain.places import (
     SENT_SECONDS,
@@ -24,6 +25,7 @@ from tests.unit.scheduler.scheduler_fakes import Bench, job, until
 ALL = type_limit("t")
 KEY = UUID(int=7)
 TWO = TypeSettings("t", max_running=2)
+PER_KEY = TypeSettings("t", max_running_per_key=1)
 
 
 def limited(settings: TypeSettings, key: UUID | None = None) -> Claimed:
@@ -62,6 +64,15 @@ def test_what_never_arrives_is_given_up() -> None:
     assert book.room(TWO, SENT_SECONDS) == 2
     assert book.changes("t") > before
     assert book.next_expiry("t", SENT_SECONDS) is None
+
+
+def test_of_a_type_with_limits_per_key_alone_it_is_given_up_as_well() -> None:
+    book = LimitBook()
+    book.sent([limited(PER_KEY, KEY), limited(PER_KEY)], 0)
+    before = book.changes("t")
+    assert book.room(PER_KEY, SENT_SECONDS) is None
+    assert book.changes("t") > before
+    assert book.next_expiry("t", SENT_SECONDS) is None, "or the claimer looks again at once, always"
 
 
 def test_keys_are_counted_by_themselves() -> None:
@@ -168,6 +179,59 @@ async def test_jobs_whose_keys_are_full_are_left_until_one_ends() -> None:
         bench.places.set(key, owner_of(one.id, one.fence))
         bench.places.set(key, None)
         await until(lambda: bench.sent() == 2)
+
+
+async def test_a_place_that_is_freed_while_a_claim_is_under_way_is_not_overlooked() -> None:
+    async with Bench("s0") as bench:
+        set_limit(bench, PER_KEY)
+        store = bench.stores["s0"]
+        store.rows["t"] = store.keyed(KEY, 2)
+        bench.grab("w1", 50)
+        bench.board.found("s0", ["t"])
+        await until(lambda: bench.sent() == 1)
+        (one,) = bench.broker.sent[0][1]
+        key = f"{key_limit('t', KEY)}/0000001"
+        bench.places.set(key, owner_of(one.id, one.fence))
+        store.open_door.clear()
+        claims = len(store.claims)
+        bench.board.found("s0", ["t"])
+        bench.grab("w1", 49)
+        await until(lambda: len(store.claims) == claims + 1)
+        bench.places.set(key, None)  # it was told that this key is full
+        store.open_door.set()
+        await until(lambda: bench.sent() == 2)
+
+
+async def test_what_is_due_in_a_moment_is_claimed_though_another_key_is_full() -> None:
+    async with Bench("s0", rules=ClaimRules(ahead=0.02)) as bench:
+        set_limit(bench, PER_KEY)
+        store = bench.stores["s0"]
+        store.rows["t"] = store.keyed(KEY, 2)
+        bench.grab("w1", 50)
+        bench.board.found("s0", ["t"])
+        await until(lambda: bench.sent() == 1)
+        bench.grab("w1", 49)
+        bench.board.found("s0", ["t"])  # by a timer, a moment ahead
+        await bench.claimer.claims.more()
+        store.rows["t"] += store.keyed(UUID(int=8), 1)
+        await until(lambda: bench.sent() == 2)
+
+
+async def test_nothing_is_claimed_before_it_is_known_what_is_paused() -> None:
+    async with Bench("s0") as bench:
+        known: list[bool] = []
+        bench.board.knows_pauses = lambda: bool(known)
+        bench.stores["s0"].store("t", 1)
+        bench.grab("w1", 5)
+        bench.board.found("s0", ["t"])
+        await bench.passed()
+        assert not bench.stores["s0"].claims
+        bench.board.pause("t")
+        known.append(True)
+        await bench.passed()
+        assert not bench.stores["s0"].claims
+        bench.board.resume("t")
+        await until(lambda: bench.sent() == 1)
 
 
 async def test_strange_keys_among_the_places_are_passed_over() -> None:
