@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How long work that other threads wait for may take to end when the client is closed.
+STOP_SECONDS = 5.0
+
 
 class LoopThread:
     """An event loop in a thread of its own."""
@@ -43,22 +47,30 @@ class LoopThread:
         self._loop.set_exception_handler(_ignore_poller_noise)
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        #: Held to begin work, and to say that no more may begin.
+        self._door = threading.Lock()
+        self._closed = False
 
     @property
     def running(self) -> bool:
-        return self._thread.is_alive()
+        return not self._closed
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Waits for `work`. Interrupted (Ctrl-C), it cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a Client's own thread cannot wait for itself: use an AsyncClient")
-        if self._loop.is_closed():
-            work.close()
-            raise RuntimeError("this Client is closed: use it inside its with block")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._door:
+            if self._closed:
+                work.close()
+                raise RuntimeError("this Client is closed: use it inside its with block")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            if self._closed:
+                raise RuntimeError("this Client was closed by another thread") from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -77,11 +89,24 @@ class LoopThread:
                 self.run(_close(source))
 
     def stop(self) -> None:
-        """Ends the loop and the thread. May be called twice."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Ends the loop and the thread, and the waits of other threads. May be called twice."""
+        with self._door:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(_end_all(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _end_all() -> None:
+    """Whoever still waits for something would wait for ever."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
 
 async def _next(source: AsyncIterator[T]) -> T:

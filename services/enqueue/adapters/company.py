@@ -9,6 +9,7 @@ take turns at the turnstile; and a large batch goes as it is.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
@@ -37,14 +38,14 @@ class Company:
         namespace = namespace_of(request)
         lane = self._lanes.get(namespace)
         if lane is None:
-            size = pb.PutJobsRequest.ByteSize
-            lane = Coalescer(self._send, self._tasks, size=size, jobs=count_of)
-            self._lanes[namespace] = lane
-        try:
-            return await lane.submit(request)
-        finally:
-            if lane.is_idle:
-                self._lanes.pop(namespace, None)
+            lane = self._lanes[namespace] = Coalescer(
+                self._send,
+                self._tasks,
+                size=pb.PutJobsRequest.ByteSize,
+                jobs=count_of,
+                on_idle=partial(self._lanes.pop, namespace, None),
+            )
+        return await lane.submit(request)
 
     async def _send(self, requests: Sequence[pb.PutJobsRequest]) -> list[list[Submitted]]:
         if len(requests) == 1:

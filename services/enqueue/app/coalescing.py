@@ -7,6 +7,9 @@ all the way. So how large batches are decides what single calls cost the mesh:
 * Where the last ones were large, many callers wait for each answer and come back together. Then one
   batch is under way at a time, and the next one is held back a moment, for those who were just
   answered to get on it (see `domain.patience`). It does not wait behind one that takes long.
+
+A batch that hangs, as with a neighbour that stands still, keeps its place for a moment only: four
+of them would hold up all others else, though the next neighbour is well.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from services.enqueue.domain.patience import Patience
-from services.mesh.runtime import Tasks
+from services.mesh.runtime import Overdue, Tasks
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,11 +39,22 @@ MANY = 8.0
 MEMORY = 0.5
 #: A batch that takes so many times what the last one took, and longer than this, holds up no more.
 LATE_FACTOR = 2.0
+#: Many times what a batch takes; less than it takes to find out that a neighbour stands still.
+HANGS_SECONDS = 0.5
 LATE_SECONDS = 0.05
 
 
 def _one(_: object) -> int:
     return 1
+
+
+class _Way:
+    """Of a batch, until it is answered."""
+
+    __slots__ = ("hangs",)
+
+    def __init__(self) -> None:
+        self.hangs = False
 
 
 class Coalescer(Generic[T, R]):
@@ -61,11 +75,17 @@ class Coalescer(Generic[T, R]):
         most: int = MOST_JOBS,
         most_bytes: int = MOST_BYTES,
         under_way: int = 4,
+        hangs: float = HANGS_SECONDS,
+        on_idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._send, self._tasks, self._size_of = send, tasks, size
         self._jobs_of = jobs or _one
         self._most, self._most_bytes, self._free = most, most_bytes, under_way
         self._under_way = 0
+        #: Batches that hang, beside those under way.
+        self._hanging = 0
+        self._hangs: Overdue[_Way] = Overdue(hangs, self._pass_by)
+        self._on_idle = on_idle
         self._size = 0.0
         self._expected = 0
         self._seconds = 0.0
@@ -89,11 +109,16 @@ class Coalescer(Generic[T, R]):
             if future in self._waiting:
                 # Else the dead would be kept, and go before the living.
                 self._pop(future)
+                self._tell_if_idle()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing is under way."""
-        return not self._waiting and not self._under_way
+        return not (self._waiting or self._under_way or self._hanging)
+
+    def _tell_if_idle(self) -> None:
+        if self.is_idle:
+            self._on_idle()
 
     def _pump(self) -> None:
         while self._free and self._waiting:
@@ -137,7 +162,24 @@ class Coalescer(Generic[T, R]):
         self._free -= 1
         self._under_way += 1
         self._size = MEMORY * self._size + (1 - MEMORY) * count
-        self._tasks.spawn(self._run(batch), "coalesced batch", vital=False)
+        way = _Way()
+        self._hangs.begin(way)
+        self._tasks.spawn(self._run(batch, way), "coalesced batch", vital=False)
+
+    def _pass_by(self, way: _Way) -> None:
+        """A batch hangs: its place is for the next."""
+        way.hangs = True
+        self._hanging += 1
+        self._leave()
+        self._pump()
+
+    def _leave(self) -> None:
+        self._free += 1
+        self._under_way -= 1
+        if self._held is not None and not self._under_way:
+            # It was held back by this one: from now on it only gathers.
+            self._held.cancel()
+            self._held = None
 
     def _take(self) -> list[tuple[asyncio.Future[R], T]]:
         """The oldest, as many as one batch carries; at least one."""
@@ -158,7 +200,7 @@ class Coalescer(Generic[T, R]):
         self._jobs -= jobs
         self._bytes -= size
 
-    async def _run(self, batch: Sequence[tuple[asyncio.Future[R], T]]) -> None:
+    async def _run(self, batch: Sequence[tuple[asyncio.Future[R], T]], way: _Way) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -172,12 +214,12 @@ class Coalescer(Generic[T, R]):
                 if not future.done():
                     future.set_result(result)
         finally:
-            self._free += 1
-            self._under_way -= 1
-            self._seconds = loop.time() - began
-            self._expected = len(self._waiting) + len(batch)
-            if self._held is not None and not self._under_way:
-                # It was held back by this one: from now on it only gathers.
-                self._held.cancel()
-                self._held = None
-            self._pump()
+            self._hangs.end(way)
+            if way.hangs:
+                self._hanging -= 1
+            else:
+                self._seconds = loop.time() - began
+                self._expected = len(self._waiting) + len(batch)
+                self._leave()
+                self._pump()
+            self._tell_if_idle()

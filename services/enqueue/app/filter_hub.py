@@ -182,6 +182,8 @@ class FilterHub:
                     yield news
             left, more = left - len(page.jobs), page.more
             before = page.jobs[-1][1].job_id if page.jobs else ""
+        if more and left > 0:
+            return  # we drain: the list has no end, and no token may say that it has
         for shard in begun:
             await self._settle(watch, shard)
 

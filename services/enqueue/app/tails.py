@@ -99,8 +99,9 @@ class ShardTail:
         """Where the tail is; the first to ask makes it begin at the present end."""
         async with self._beginning:
             if self.at is None:
-                self.at = (await self._source.page(self.shard, None)).next
-                self._wake.set()
+                end = (await self._source.page(self.shard, None)).next
+                # Meanwhile one that resumes may have made it begin, further back.
+                return self.begin_at(end)
             return self.at
 
     def begin_at(self, at: Position) -> Position:

@@ -84,6 +84,8 @@ class Watch:
         self._limit = limit
 
     def snapshot(self, change: Change) -> None:
+        if self._is_too_slow_for(change):
+            return
         self.progress.snapshot(change.job_id, change.version, change.terminal)
         self._post(Delivery(Kind.SNAPSHOT, change.message, self._token()))
 
@@ -102,6 +104,8 @@ class Watch:
 
     def offer(self, change: Change) -> bool:
         """Take a change; True if it shows a gap that must be read, unless it closes by itself."""
+        if self._is_too_slow_for(change):
+            return False
         if self.ends_only:
             if change.terminal and self.progress.offer_end(change.job_id, change.version):
                 self._post(Delivery(Kind.EVENT, change.message, self._token()))
@@ -153,10 +157,16 @@ class Watch:
         often = len(self.job_ids) <= TOKEN_EACH_TIME or len(self.outbox) % TOKEN_EVERY == 0
         return self.token() if often else ""
 
+    def _is_too_slow_for(self, change: Change) -> bool:
+        """Whether there is no room for it. Then it is noted nowhere, nor is anything after it, even
+        if there is room again: else tokens would cover what was not delivered.
+        """
+        if not self.slow and len(self.outbox) >= self._limit:
+            wanted = change.terminal or not self.ends_only
+            self.slow = wanted and change.version > self.progress.seen().get(change.job_id, 0)
+            self.wake.set()
+        return self.slow
+
     def _post(self, delivery: Delivery) -> None:
-        # Nothing follows what did not fit, even if there is room again: its token would cover that.
-        if self.slow or len(self.outbox) >= self._limit:
-            self.slow = True
-        else:
-            self.outbox.append(delivery)
+        self.outbox.append(delivery)
         self.wake.set()

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -64,6 +65,7 @@ class Session:
         "_dumper",
         "_listening",
         "_loop",
+        "_names",
         "_pgconn",
         "_poll",
         "_prepared",
@@ -84,6 +86,7 @@ class Session:
         self._poll.register(self._socket, select.POLLIN)
         self._dumper = Transformer(connection)
         self._prepared: dict[tuple[str, tuple[int, ...] | None], _Prepared] = {}
+        self._names = count()
         self._answer: asyncio.Future[list[PGresult]] | None = None
         self._work: PQGen[list[PGresult]] | None = None
         self._loop = asyncio.get_running_loop()
@@ -169,11 +172,13 @@ class Session:
         return values, self._dumper.types, self._dumper.formats
 
     async def _prepare(self, sql: bytes, types: tuple[int, ...] | None) -> _Prepared:
+        # Whoever goes away before the answer leaves no trace here, but one in the server: so what
+        # may be gone is forgotten first, and no name is used twice.
         if len(self._prepared) >= _MOST_PREPARED:
+            self._prepared.clear()
             self._pgconn.send_query(b"DEALLOCATE ALL")
             await self._result()
-            self._prepared.clear()
-        prepared = _Prepared(f"s{len(self._prepared)}".encode())
+        prepared = _Prepared(f"s{next(self._names)}".encode())
         self._pgconn.send_prepare(prepared.name, sql, types)
         await self._result()
         return prepared

@@ -196,7 +196,8 @@ class Lookup:
 
         async def in_turn(store: ShardStore) -> T:
             async with self._searches[store.name]:
-                return await ask(store)
+                # Asked for once more: it may have gone away while others were before us.
+                return await ask(self._shards.store(store.name))
 
         return await self.everywhere(in_turn)
 

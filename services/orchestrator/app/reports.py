@@ -98,17 +98,19 @@ class Committer:
         return taken
 
     async def _commit(self, batches: list[_Batch]) -> None:
-        # In columns first, as they are answered: the sort keeps the order otherwise.
-        batches.sort(key=lambda batch: not isinstance(batch.said, Successes))
         successes = [batch.said for batch in batches if isinstance(batch.said, Successes)]
         reports = [r for b in batches if not isinstance(b.said, Successes) for r in b.said]
         verdicts = await self._write(reports, successes)
-        at = 0
+        # Those in columns are answered first; but who said something first hears of it first, or a
+        # worker takes the verdict on an attempt's progress for that on its end.
+        columns, others = 0, sum(map(len, successes))
         for batch in batches:
-            part = verdicts[at : at + len(batch.said)]
-            at += len(batch.said)
+            if isinstance(batch.said, Successes):
+                at, columns = columns, columns + len(batch.said)
+            else:
+                at, others = others, others + len(batch.said)
             if not batch.verdicts.done():
-                batch.verdicts.set_result(part)
+                batch.verdicts.set_result(verdicts[at : at + len(batch.said)])
 
     async def _write(
         self, reports: list[Report], successes: Sequence[Successes] = ()

@@ -42,9 +42,10 @@ STEADY_SECONDS = 5.0
 #: How long, in seconds, reports gather while an answer is on its way, and how many need not.
 GATHER_SECONDS = 0.015
 ENOUGH = 100
-#: How often, in seconds, the stream is held against what it still owes. It is longer than an
-#: Orchestrator takes to answer anything, if only by RETRY.
-ANSWER_SECONDS = 10.0
+#: How often, in seconds, the stream is held against what it still owes: longer than an Orchestrator
+#: takes to answer anything, if only by RETRY. One that has more to do than it can is not helped by
+#: hearing all of it again, so each time it takes twice as long, up to the most.
+ANSWER_SECONDS, MOST_ANSWER_SECONDS = 10.0, 300.0
 RECONNECT = Backoff(first=0.05, ceiling=2.0)
 RETRY = Backoff(first=0.2, ceiling=2.0)
 
@@ -87,6 +88,8 @@ class Reporter:
         self._gathering: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        #: How many streams in a row were given up for what they owed.
+        self._given_up = 0
 
     # --- what is to be told
 
@@ -165,8 +168,15 @@ class Reporter:
         self._wake.set()
 
     def _drop_overtaken(self) -> None:
-        """Of an attempt that ended, the start and the progress need not be told again."""
+        """Of an attempt that ended, the start and the progress need not be told again; nor, of one
+        that goes on, any progress but the newest.
+        """
         ended = {report.attempt for report in self._open if report.is_ending}
+        progress = [report for report in self._open if isinstance(report.what, Progressed)]
+        newest = {report.attempt: report for report in progress}
+        overtaken = [r for r in progress if newest[r.attempt] is not r and r.attempt not in ended]
+        for report in overtaken:
+            self._close(report)
         for report in [r for r in self._open if r.is_news and r.attempt in ended]:
             self._close(report)
             self._progress.pop(report.attempt, None)
@@ -213,17 +223,21 @@ class Reporter:
         """
         owed: tuple[Report, int] | None = None
         while True:
-            await asyncio.sleep(ANSWER_SECONDS)
+            patience = ANSWER_SECONDS * 2 ** min(self._given_up, 10)
+            await asyncio.sleep(min(patience, MOST_ANSWER_SECONDS))
             oldest = next(iter(self._told.values()), None)
             # One that is told again after RETRY is owed anew.
             before, owed = owed, None if oldest is None else (oldest, oldest.tries)
             if owed is not None and owed == before:
+                self._given_up += 1
                 raise DependencyUnavailable("orchestrator", "a report was not answered")
 
     async def _hear(self, stream: ReportStream) -> None:
         async for answers in stream.answers():
             self._may_send.set()
             self._judge(answers)
+            if not self._told:
+                self._given_up = 0  # it has answered all that it owed
 
     def _judge(self, answers: Sequence[Answer]) -> None:
         for verdict, dispatches in answers:

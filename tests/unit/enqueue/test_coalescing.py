@@ -42,13 +42,13 @@ async def settle() -> None:
 async def test_a_lone_item_is_sent_at_once():
     wire, tasks = Wire(), Tasks()
     wire.gate.set()
-    assert await Coalescer(wire.send, tasks, size=small).submit(7) == 70
+    assert await Coalescer(wire.send, tasks, hangs=60, size=small).submit(7) == 70
     assert wire.batches == [[7]]
 
 
 async def test_what_arrives_during_a_batch_is_the_next_one():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=small, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=small, under_way=1)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in range(100)]
     await settle()
     assert [len(batch) for batch in wire.batches] == [1]
@@ -60,7 +60,7 @@ async def test_what_arrives_during_a_batch_is_the_next_one():
 async def test_no_batch_is_larger_than_allowed():
     wire, tasks = Wire(), Tasks()
     wire.gate.set()
-    coalescer = Coalescer(wire.send, tasks, size=small, most=30, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=small, most=30, under_way=1)
     await asyncio.gather(*(coalescer.submit(n) for n in range(100)))
     assert max(len(batch) for batch in wire.batches) == 30
 
@@ -68,7 +68,7 @@ async def test_no_batch_is_larger_than_allowed():
 async def test_no_batch_has_more_bytes_than_allowed_but_for_a_single_item():
     wire, tasks = Wire(), Tasks()
     wire.gate.set()
-    coalescer = Coalescer(wire.send, tasks, size=int, most_bytes=100, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=int, most_bytes=100, under_way=1)
     sizes = [1, 40, 40, 40, 20, 500, 100, 1, 1]
     assert await asyncio.gather(*map(coalescer.submit, sizes)) == [10 * size for size in sizes]
     assert wire.batches == [[1], [40, 40], [40, 20], [500], [100], [1, 1]]
@@ -77,7 +77,7 @@ async def test_no_batch_has_more_bytes_than_allowed_but_for_a_single_item():
 
 async def test_jobs_with_large_inputs_fit_into_one_message_each_time():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=lambda _: 16_000)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=lambda _: 16_000)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in range(600)]
     await settle()
     wire.gate.set()
@@ -87,7 +87,7 @@ async def test_jobs_with_large_inputs_fit_into_one_message_each_time():
 
 async def test_the_bytes_of_a_caller_that_went_away_count_no_more():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=int, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=int, under_way=1)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in (1, 2, 3)]
     await wire.has_sent([1])
     calls[1].cancel()
@@ -108,7 +108,7 @@ async def test_the_error_of_a_batch_is_the_error_of_each_of_its_items():
 
 async def test_a_caller_that_goes_away_does_not_hurt_the_others():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=small, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=small, under_way=1)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in range(3)]
     await settle()
     calls[1].cancel()
@@ -120,7 +120,7 @@ async def test_a_caller_that_goes_away_does_not_hurt_the_others():
 
 async def test_what_was_not_sent_when_its_caller_went_away_never_is():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=small, under_way=1)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=small, under_way=1)
     first = asyncio.create_task(coalescer.submit(0))
     dead = [asyncio.create_task(coalescer.submit(n)) for n in range(1, 5000)]
     alive = asyncio.create_task(coalescer.submit(5000))
@@ -136,7 +136,7 @@ async def test_what_was_not_sent_when_its_caller_went_away_never_is():
 
 async def test_few_callers_do_not_wait_for_each_other():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=small)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=small)
     calls = [asyncio.create_task(coalescer.submit(n)) for n in range(3)]
     await settle()
     assert wire.batches == [[0], [1], [2]]
@@ -146,7 +146,7 @@ async def test_few_callers_do_not_wait_for_each_other():
 
 async def test_many_callers_travel_together_again_and_again():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=small)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=small)
     wire.gate.set()
 
     async def caller(number: int) -> None:
@@ -160,7 +160,7 @@ async def test_many_callers_travel_together_again_and_again():
 
 async def test_a_batch_that_takes_long_holds_up_nobody_for_ever():
     wire, tasks = Wire(), Tasks()
-    coalescer = Coalescer(wire.send, tasks, size=small)
+    coalescer = Coalescer(wire.send, tasks, hangs=60, size=small)
     wire.gate.set()
     await asyncio.gather(*(coalescer.submit(n) for n in range(200)))
     wire.gate.clear()

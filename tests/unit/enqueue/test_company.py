@@ -13,6 +13,7 @@ from services.enqueue.adapters.company import LARGE, Company, count_of, joined
 from services.enqueue.convert import Submitted
 from services.mesh.errors import OutcomeUnknown
 from services.mesh.runtime import Tasks
+from services.mesh.testing.waiting import eventually
 
 
 def batch(namespace: str, *names: str) -> pb.PutJobsRequest:
@@ -119,6 +120,28 @@ async def test_a_caller_that_goes_away_hurts_nobody_and_is_not_sent() -> None:
     told = await asyncio.gather(*calls[1:-1])
     assert told == [[f"{n}"] for n in range(1, 11)]
     assert "11" not in [name for put in orchestrator.puts for name in put]
+    assert not company._lanes
+
+
+async def test_nothing_is_kept_of_a_namespace_whose_only_caller_went_away() -> None:
+    orchestrator = Orchestrator()
+    company = Company(orchestrator.put, Tasks())
+    (call,) = sent(company, batch("n", "a"))
+    await settle()
+    call.cancel()
+    await settle()
+    orchestrator.gate.set()
+    await settle()
+    assert not company._lanes
+
+
+async def test_batches_that_hang_do_not_hold_up_the_next() -> None:
+    orchestrator = Orchestrator()
+    company = Company(orchestrator.put, Tasks())
+    calls = sent(company, *(batch("n", f"{n}") for n in range(5)))
+    await eventually(lambda: len(orchestrator.puts) == 5)
+    orchestrator.gate.set()
+    assert await asyncio.gather(*calls) == [[f"{n}"] for n in range(5)]
     assert not company._lanes
 
 

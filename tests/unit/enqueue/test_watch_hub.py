@@ -240,6 +240,25 @@ async def test_nothing_follows_what_did_not_fit_so_the_last_token_is_valid():
     assert [delivery.message for delivery in received] == [f"j v{n}" for n in range(2, 8)]
 
 
+async def test_no_token_of_a_batch_covers_what_did_not_fit():
+    stand = Stand(backlog=3)
+    stand.rows.add(J)
+    tokens, seen = [], []
+    async with aclosing(stand.hub.watch("n", [J], "", most=10)) as watch:
+        tokens += [(await anext(watch)).token]
+        for _ in range(5):
+            stand.hub.hinted([stand.rows.add(J)])
+        batch = await anext(watch)
+        tokens += [batch.token]
+        with pytest.raises(SlowConsumer):
+            await anext(watch)
+    token = next(token for token in reversed(tokens) if token)
+    async with aclosing(stand.hub.watch("n", [J], token, most=10)) as watch:
+        while "j v6" not in seen:
+            seen += [delivery.message for delivery in (await anext(watch)).message]
+    assert "j v5" in seen
+
+
 async def test_hints_are_subscribed_to_only_while_somebody_watches():
     stand = Stand()
     stand.rows.add(J)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from services.mesh.clock import ManualClock
+from services.mesh.errors import ShardUnavailable
 from services.mesh.jobs.model import JobFilter
 from services.mesh.runtime import Readiness
 from services.mesh.store.answers import ProbeResult
@@ -18,20 +19,29 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SlowShard:
-    """Lists take until the gate is opened; a lookup by id does not."""
+    """Lists take until the gate is opened, or it is given up."""
 
     name = "s0"
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.listing = self.most = 0
+        self._given_up = False
 
     async def list_jobs(self, *_: Any, **__: Any) -> list[Any]:
         self.listing += 1
         self.most = max(self.most, self.listing)
         await self.gate.wait()
         self.listing -= 1
+        if self._given_up:
+            raise ShardUnavailable(self.name)
         return []
+
+    def abandon(self) -> None:
+        """What is under way is cut; who comes later waits as before."""
+        self._given_up = True
+        self.gate.set()
+        asyncio.get_running_loop().call_soon(self.gate.clear)
 
 
 def lookup_of(shard: SlowShard, searches: int) -> Lookup:
@@ -54,3 +64,18 @@ async def test_no_more_lists_at_once_than_leave_connections_for_others() -> None
     answers = await asyncio.gather(*pages[1:])
     assert [page.missing for page in answers] == [[]] * 8
     assert shard.most == 3
+
+
+async def test_who_waits_for_a_shard_that_goes_away_waits_no_longer() -> None:
+    shard = SlowShard()
+    lookup = lookup_of(shard, searches=1)
+    jobs = JobFilter(namespace="n")
+    pages = [asyncio.create_task(lookup.page(jobs, None, 10, full=False)) for _ in range(3)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for _ in range(3):
+        lookup._shards.missed("s0", "gone")
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*pages)
+    assert [page.missing for page in answers] == [["s0"]] * 3
+    assert shard.most == 1

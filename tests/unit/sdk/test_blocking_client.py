@@ -114,6 +114,25 @@ def test_a_closed_client_leaves_no_thread_and_closes_twice() -> None:
     assert threading.active_count() == before
 
 
+def test_who_waits_in_another_thread_hears_that_the_client_was_closed() -> None:
+    client = Client("127.0.0.1:1", attempts=1000)
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.job("01a1ec14-e1db-724c-a7a3-41dd8534be52").wait()
+        except BaseException as error:
+            told.append(error)
+
+    other = threading.Thread(target=wait, daemon=True)
+    other.start()
+    other.join(0.3)  # it is in a call, or rests between two
+    client.close()
+    other.join(10)
+    assert not other.is_alive()
+    assert told
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "call",

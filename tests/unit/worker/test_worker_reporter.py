@@ -203,6 +203,40 @@ async def test_what_got_lost_on_a_stream_that_lives_is_told_again(
     assert world.heard.verdicts == [(heard, Verdict.COMMITTED), (lost, Verdict.COMMITTED)]
 
 
+async def test_an_orchestrator_that_is_slow_is_heard_in_the_end(
+    impatient: None, world: World
+) -> None:
+    report = world.report(1)
+    loop = asyncio.get_running_loop()
+
+    def answers(stream: Stream) -> None:
+        loop.call_later(0.3, stream.answer, report)
+
+    answered = 0
+    while not world.heard.verdicts:
+        for stream in world.replicas.streams[answered:]:
+            answers(stream)
+            answered += 1
+        await asyncio.sleep(0.01)
+    assert answered < 6
+
+
+async def test_of_progress_that_could_not_be_stored_only_the_newest_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "RETRY", Backoff(first=0.001, ceiling=0.001))
+    await eventually(lambda: world.replicas.streams != [])
+    one, answered = attempt(1), 0
+    for number in range(5):
+        progress = Progressed(number, 5, "", number)
+        world.reporter.add_progress(one, progress)
+        await eventually(lambda p=progress: p in [r.what for r in world.stream.told])  # type: ignore[misc]
+        while answered < len(world.stream.told):
+            world.stream.answer(world.stream.told[answered], verdict=Verdict.RETRY)
+            answered += 1
+    await eventually(lambda: world.reporter.unanswered <= 2)
+
+
 async def test_a_stream_that_answers_is_kept_however_often_it_says_retry(
     impatient: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
