@@ -52,6 +52,8 @@ class Run(Observer):
     took: float = 0.0
     timer: asyncio.TimerHandle | None = None
     is_reported: bool = False
+    #: What it left behind may still speak, and is not heard.
+    is_over: bool = False
     #: Both are None for most attempts, which then cost nothing more.
     limits: Limits | None = None
     spoken: Voice | None = None
@@ -105,6 +107,8 @@ class Run(Observer):
             self.spoken.end()
 
     def progressed(self, done: float, total: float, message: str) -> None:
+        if self.is_over:
+            return
         self.alive()
         self.voice.progressed(Progressed(done, total, message, self.runner.now_us()))
 
@@ -117,6 +121,8 @@ class Run(Observer):
             self.limits.extend(seconds)
 
     def logged(self, text: str, time_us: int = 0) -> None:
+        if self.is_over:
+            return
         voice = self.voice
         if voice.logged(text, time_us or self.runner.now_us()):
             self.runner.logs.spoke(self.attempt, voice.log)

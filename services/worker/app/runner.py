@@ -264,6 +264,7 @@ class Runner:
         run.keeper.ended(attempt, ending, traceparent)
 
     def _forget(self, run: Run) -> None:
+        run.is_over = True
         if run.limits is not None or run.spoken is not None:
             run.fall_silent()
             self.logs.ended(run.attempt)

@@ -19,6 +19,7 @@ from services.mesh.jobs.logs import LogLine
 from services.mesh.jobs.model import NO_PAYLOAD, ObjectRef, Payload
 from services.mesh.telemetry.metrics import Metrics
 from services.mesh.telemetry.tracing import Tracing
+from services.mesh.testing.waiting import eventually
 from services.worker.adapters.handler_logs import AttemptLogs
 from services.worker.adapters.instruments import WorkerInstruments
 from services.worker.adapters.loop_executor import LoopExecutor
@@ -101,8 +102,21 @@ async def logs(ctx: Context) -> None:
     await asyncio.to_thread(other_log.error, "from a thread")
 
 
+@job("leaves")
+async def leaves(ctx: Context) -> None:
+    def speak() -> None:
+        other_log.warning("late")
+        ctx.progress(1, 2, "late")
+        SPOKEN.append(1)
+
+    asyncio.get_running_loop().call_later(0.02, speak)
+
+
+#: What was left behind has spoken.
+SPOKEN: list[int] = []
+
 HANDLERS: list[JobFunction[Any, Any]] = [
-    counts, waits, signs, extends, shortens, snoozes, checkpoints, hasty, logs,
+    counts, waits, signs, extends, shortens, snoozes, checkpoints, hasty, logs, leaves,
 ]  # fmt: skip
 
 
@@ -275,6 +289,15 @@ async def test_what_a_handler_logs_is_kept_with_its_attempt(
 async def test_a_log_that_cannot_be_kept_fails_nothing(runner: Runner, store: Store) -> None:
     store.away = True
     assert isinstance(await ending_of(runner, attempt("logs")), Succeeded)
+
+
+async def test_what_an_attempt_left_behind_is_not_heard(runner: Runner, store: Store) -> None:
+    SPOKEN.clear()
+    notes = Notes()
+    await ending_of(runner, attempt("leaves"), notes)
+    await eventually(lambda: bool(SPOKEN))
+    assert notes.progress == []
+    assert not runner.logs._written
 
 
 async def test_who_says_nothing_has_no_log(runner: Runner, store: Store) -> None:
