@@ -161,6 +161,26 @@ async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(shard_dsn):
             await until(lambda: not asleep(shard_dsn))
 
 
+async def test_who_goes_away_while_a_statement_is_prepared_spoils_nothing(shard_dsn, monkeypatch):
+    result = sessions.Session._result
+
+    async def cut(self):
+        await result(self)
+        monkeypatch.undo()
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    async with connected(shard_dsn, max_connections=1) as connections:
+        await connections.fetch(PID)
+        monkeypatch.setattr(sessions.Session, "_result", cut)
+        call = asyncio.create_task(connections.fetch(LONG, {"count": 2}))
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        for count in range(3):  # statements that the connection has not met
+            query = Query(f"new{count}", f"SELECT {count}", writes=False)
+            assert await connections.fetch(query) == [(count,)]
+
+
 async def test_a_transaction_that_is_given_up_leaves_nothing_behind(shard_dsn):
     asked(shard_dsn, "CREATE TABLE marks (name text)")
     mark = Query("mark", "INSERT INTO marks VALUES ('m')", writes=True)

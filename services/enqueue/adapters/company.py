@@ -43,9 +43,12 @@ class Company:
                 self._tasks,
                 size=pb.PutJobsRequest.ByteSize,
                 jobs=count_of,
-                on_idle=partial(self._lanes.pop, namespace, None),
+                on_idle=partial(self._close, namespace),
             )
         return await lane.submit(request)
+
+    def _close(self, namespace: str) -> None:
+        self._lanes.pop(namespace, None)
 
     async def _send(self, requests: Sequence[pb.PutJobsRequest]) -> list[list[Submitted]]:
         if len(requests) == 1:
