@@ -77,6 +77,15 @@ async def test_a_failed_job_is_repeated_by_a_new_one_and_stays_as_it_ended(rig):
     assert [job.id for job in await rig.claim(limit=9)] == [new.id]
 
 
+async def test_a_redrive_that_is_asked_again_after_its_job_has_ended_made_that_one(rig):
+    origin = await failed(rig)
+    wish = {origin: twin(origin)}
+    await rig.store.redrive(wish, "n", EPOCH)
+    await rig.store.cancel([wish[origin]], "no", "n")
+    (result,) = (await rig.store.redrive(wish, "n", EPOCH)).results
+    assert (result.outcome, result.redrive_id) == (CREATED, wish[origin])
+
+
 async def test_only_what_ended_without_success_is_repeated(rig):
     waiting, other = await rig.put(2)
     (job,) = await rig.claim()

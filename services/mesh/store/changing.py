@@ -47,7 +47,7 @@ class Changing(ShardBase):
             params = {"ids": Uuids(missing), "namespace": namespace}
             found = {row[0]: row for row in await self._fetch("redrives", params)}
             for job_id in missing:
-                answer = _without_redrive(job_id, found.get(job_id))
+                answer = _without_redrive(job_id, found.get(job_id), ids[job_id])
                 if answer is not None:
                     results[job_id] = answer
                 else:
@@ -170,13 +170,17 @@ class Changing(ShardBase):
         return count / max(span.total_seconds(), _LEAST_SECONDS) if count else 0.0
 
 
-def _without_redrive(job_id: UUID, row: Row | None) -> RedriveResult | None:
-    """The answer where nothing has to be written; None where a new job is due."""
+def _without_redrive(job_id: UUID, row: Row | None, wish: UUID) -> RedriveResult | None:
+    """The answer where nothing has to be written; None where a new job is due. One that has the id
+    we wish for was made by us: this is asked again, since the answer got lost.
+    """
     if row is None:
         return RedriveResult(job_id, RedriveOutcome.NOT_FOUND)
     _, state, redrive_id, redrive_state, _ = row
     if state not in UNSUCCESSFUL:
         return RedriveResult(job_id, RedriveOutcome.REFUSED, None, STATES[state])
+    if redrive_id == wish and redrive_state is not None:
+        return RedriveResult(job_id, RedriveOutcome.CREATED, redrive_id, STATES[redrive_state])
     if redrive_state in LIVE:
         return RedriveResult(job_id, RedriveOutcome.EXISTING, redrive_id, STATES[redrive_state])
     return None

@@ -8,7 +8,7 @@ what a lock cost a worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from etcd import rpc_pb2 as pb
@@ -70,13 +70,16 @@ class LockRequests:
 
     # --- give back
 
-    def drop_all(self, names: list[bytes]) -> pb.TxnRequest:
+    def drop_all(self, locks: Sequence[tuple[bytes, int]]) -> pb.TxnRequest:
         """All of these, which are ours if the lease lives."""
         dropping = self._dropping
-        request = pb.TxnRequest.FromString(b"".join([name.join(dropping) for name in names]))
-        # All keys of a lease die in one revision: if the first still has ours, so have the rest.
-        # To compare every value would cost etcd a fifth more of all that it does for a job.
-        request.compare.append(self._has_lease(names[0]))
+        request = pb.TxnRequest.FromString(b"".join([name.join(dropping) for name, _ in locks]))
+        # All keys of a lease die in one revision, and these are taken again only when they have
+        # been dropped: if the first still has its fence, all are as they were. A try that was given
+        # up and is carried out late does not find it. To compare every value would cost etcd a
+        # fifth more of all that it does for a job.
+        name, fence = locks[0]
+        request.compare.add(key=name, target=pb.Compare.VALUE, value=self._value(fence))
         return request
 
     def drop_each(self, maybe_ours: Iterable[tuple[bytes, int]]) -> pb.TxnRequest:

@@ -217,7 +217,7 @@ class JobLocks(Locks):
 
     async def _drop_all(self, ours: Sequence[Named]) -> None:
         groups = self._groups_of(ours)
-        requests = [self._requests.drop_all([name for _, (name, _) in group]) for group in groups]
+        requests = [self._requests.drop_all([lock for _, lock in group]) for group in groups]
         # Run twice, the second finds nothing; dropping each then has nothing to do.
         for part in _chunks(await self._run(requests, groups), self._max_nested):
             await self._drop_each(part)
