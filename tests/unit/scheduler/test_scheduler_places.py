@@ -20,7 +20,7 @@ from services.scheduler.domain.places import (
     Turn,
     limits_of,
 )
-from tests.unit.scheduler.scheduler_fakes import Bench, job, until
+from tests.unit.scheduler.scheduler_fakes import Bench, FakeShard, job, until
 
 ALL = type_limit("t")
 KEY = UUID(int=7)
@@ -107,6 +107,17 @@ def set_limit(bench: Bench, settings: TypeSettings) -> None:
     bench.types.set("t", settings)
 
 
+async def key_filled(bench: Bench, count: int) -> FakeShard:
+    """A shard with so many jobs of one key, of which the one that may run was sent."""
+    set_limit(bench, PER_KEY)
+    store = bench.stores["s0"]
+    store.rows["t"] = store.keyed(KEY, count)
+    bench.grab("w1", 50)
+    bench.board.found("s0", ["t"])
+    await until(lambda: bench.sent() == 1)
+    return store
+
+
 def ended(bench: Bench, sent: Iterator[Claimed]) -> None:
     """A worker has run what it was sent, and given its place back."""
     one = next(sent)
@@ -161,12 +172,7 @@ async def test_nothing_is_claimed_before_the_limits_are_known() -> None:
 
 async def test_jobs_whose_keys_are_full_are_left_until_one_ends() -> None:
     async with Bench("s0") as bench:
-        set_limit(bench, TypeSettings("t", max_running_per_key=1))
-        store = bench.stores["s0"]
-        store.rows["t"] = store.keyed(KEY, 3)
-        bench.grab("w1", 50)
-        bench.board.found("s0", ["t"])
-        await until(lambda: bench.sent() == 1)
+        store = await key_filled(bench, 3)
         bench.grab("w1", 49)
         await bench.passed()
         claims = len(store.claims)
@@ -183,12 +189,7 @@ async def test_jobs_whose_keys_are_full_are_left_until_one_ends() -> None:
 
 async def test_a_place_that_is_freed_while_a_claim_is_under_way_is_not_overlooked() -> None:
     async with Bench("s0") as bench:
-        set_limit(bench, PER_KEY)
-        store = bench.stores["s0"]
-        store.rows["t"] = store.keyed(KEY, 2)
-        bench.grab("w1", 50)
-        bench.board.found("s0", ["t"])
-        await until(lambda: bench.sent() == 1)
+        store = await key_filled(bench, 2)
         (one,) = bench.broker.sent[0][1]
         key = f"{key_limit('t', KEY)}/0000001"
         bench.places.set(key, owner_of(one.id, one.fence))
@@ -204,12 +205,7 @@ async def test_a_place_that_is_freed_while_a_claim_is_under_way_is_not_overlooke
 
 async def test_what_is_due_in_a_moment_is_claimed_though_another_key_is_full() -> None:
     async with Bench("s0", rules=ClaimRules(ahead=0.02)) as bench:
-        set_limit(bench, PER_KEY)
-        store = bench.stores["s0"]
-        store.rows["t"] = store.keyed(KEY, 2)
-        bench.grab("w1", 50)
-        bench.board.found("s0", ["t"])
-        await until(lambda: bench.sent() == 1)
+        store = await key_filled(bench, 2)
         bench.grab("w1", 49)
         bench.board.found("s0", ["t"])  # by a timer, a moment ahead
         await bench.claimer.claims.more()
