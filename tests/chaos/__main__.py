@@ -35,6 +35,8 @@ def main() -> int:
         if code != INVALID or not left:
             return code
         print("that run has proved nothing: once more")
+        if asked.folder:  # what the first one left would be taken for the second's
+            asked.folder = asked.folder.with_name(f"{asked.folder.name}-again")
     return INVALID
 
 
@@ -45,14 +47,23 @@ def once(asked: argparse.Namespace) -> int:
     if asked.check:
         return judge(folder)
     faults = "one fault at a time" if plan.apart else f"{plan.faults} faults"
+    if (folder / "plan.json").exists():
+        print(f"chaos: INVALID seed={plan.seed} {folder} holds a run already")
+        return INVALID
     print(f"seed {plan.seed}, {plan.jobs} jobs, {faults}; all of it in {folder}")
+    return go(Run(plan, folder), plan.seed) or judge(folder)
+
+
+def go(run: Run, seed: int) -> int:
+    """0 if it came to its end. A mesh that does not, with all faults undone, is not tried again."""
     try:
-        asyncio.run(Run(plan, folder).go())
+        asyncio.run(run.go())
     except Exception:
         traceback.print_exc()
-        print(f"chaos: INVALID seed={plan.seed} the run did not come to its end")
-        return INVALID
-    return judge(folder)
+        word = "FAIL" if run.is_healed else "INVALID"
+        print(f"chaos: {word} seed={seed} the run did not come to its end")
+        return 1 if run.is_healed else INVALID
+    return 0
 
 
 def judge(folder: Path) -> int:

@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-from jobmesh.v1 import enqueue_service_pb2 as pb
-
 from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
-from tests.chaos.clients import CALL_SECONDS, ChaosClient, Ring, connect
+from tests.chaos.clients import ChaosClient, Ring, connect
 from tests.chaos.history import Journal, now
 from tests.chaos.orders import Order
 from tests.chaos.plan import Fault
@@ -121,20 +118,15 @@ class Canaries:
         await client.submit([order])
         if acked:
             line["acked"] = now() - begin
-            if await self._has_ended(ring, acked[0]):
+            if await self._has_ended(client, order, acked[0]):
                 line["ended"] = now() - begin
         self._log.write(**line, began=begin, lasted=now() - begin)
 
-    async def _has_ended(self, ring: Ring, job: str) -> bool:
-        request = pb.GetJobRequest(namespace=NAMESPACE, job_id=job)
+    async def _has_ended(self, client: ChaosClient, order: Order, job: str) -> bool:
         deadline = now() + _PATIENCE_SECONDS
         while now() < deadline:
-            try:
-                answer = await ring.client.stub.GetJob(request, timeout=CALL_SECONDS)
-                if answer.job.state >= 4:
-                    return True
-            except grpc.aio.AioRpcError:
-                ring.turn()
+            if await client.read(order, job) >= 4:
+                return True
             await asyncio.sleep(_LOOK_SECONDS)
         return False
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from tests.chaos.evidence import Evidence, Row
+from tests.chaos.evidence import Event, Evidence, Row
 from tests.chaos.history import FAIL, OK
 from tests.chaos.job_rules import CANCELLED, EXPIRED, TERMINAL
 from tests.chaos.verdict import Violation, Violations
@@ -49,6 +49,10 @@ def _submission(ref: str, ops: list[dict[str, Any]], rows: list[Row]) -> Violati
     for row in rows:
         if row.namespace != ops[0]["namespace"]:
             yield Violation("I19", "other", f"{ref} is in namespace {row.namespace}", row.id)
+        asked = (ops[0].get("type", row.type), ops[0].get("key", row.key) or None)
+        if (row.type, row.key) != asked:
+            text = f"{ref} was submitted as {asked}, and is stored as {(row.type, row.key)}"
+            yield Violation("I2", "other", text, row.id)
 
 
 def _copies(evidence: Evidence) -> Violations:
@@ -95,31 +99,59 @@ def check_reads(evidence: Evidence) -> Violations:
     """I17, I18: a client finds what it stored, never an older version, and whole lists."""
     seen: dict[tuple[str, str], int] = {}
     lots: dict[str, set[str]] = defaultdict(set)
+    places = _places(evidence)
     for op in evidence.history:
-        if op["op"] == "get" and op["outcome"] == FAIL:
+        if op["op"] in ("get", "cancel") and op["outcome"] == FAIL:
             yield Violation("I17", "lost", "an acknowledged job was NOT_FOUND", op["job"])
-        elif op["op"] == "get" and op["outcome"] == OK:
+        elif op["op"] in ("get", "cancel") and op["outcome"] == OK and "version" in op:
             at = (op["client"], op["job"])
             if op["version"] < seen.get(at, 1):
-                text = f"version {op['version']} after {seen[at]}"
+                text = f"version {op['version']} after {seen.get(at, 1)}"
                 yield Violation("I17", "gaps", text, op["job"])
             seen[at] = op["version"]
         elif op["op"] == "enqueue" and op["outcome"] == OK:
             lots[op["lot"]].add(op["job"])
-        elif op["op"] == "list" and op["outcome"] == OK and not op["partial"]:
-            for job in lots[op["lot"]] - set(op["jobs"]):
-                yield Violation("I18", "gaps", f"missing from the list of {op['lot']}", job)
+        elif op["op"] == "list" and op["outcome"] == OK:
+            yield from _listed(op, lots[op["lot"]], places)
+
+
+def _places(evidence: Evidence) -> dict[str, tuple[str, str]]:
+    """In which namespace and lot each stored job belongs."""
+    orders = {op["ref"]: op for op in evidence.history if op["op"] == "enqueue"}
+    found = ((row, orders.get(row.ref)) for row in evidence.rows if row.schedule is None)
+    return {row.id: (row.namespace, order["lot"]) for row, order in found if order is not None}
+
+
+def _listed(
+    op: Mapping[str, Any], wanted: set[str], places: Mapping[str, tuple[str, str]]
+) -> Violations:
+    """All of them, if it says so; none of them twice, and nobody else's."""
+    if not op["partial"]:
+        for job in wanted - set(op["jobs"]):
+            yield Violation("I18", "gaps", f"missing from the list of {op['lot']}", job)
+    for job, count in Counter(op["jobs"]).items():
+        if count > 1:
+            yield Violation("I18", "gaps", f"{count} times in the list of {op['lot']}", job)
+        namespace, lot = places.get(job, (None, None))
+        if namespace != op.get("namespace", namespace):
+            text = f"of namespace {namespace}, in a list of {op['namespace']}"
+            yield Violation("I19", "other", text, job)
+        elif lot != op["lot"]:
+            yield Violation("I18", "other", f"in the list of {op['lot']}, which it is not of", job)
 
 
 def check_schedules(evidence: Evidence) -> Violations:
-    """I13: every nominal time up to the pause has exactly one job."""
-    made: dict[str, list[float]] = defaultdict(list)
+    """I13: every schedule is there, and every nominal time up to the pause has exactly one job."""
+    made: dict[str, list[Row]] = defaultdict(list)
     for row in evidence.rows:
-        if row.schedule is not None and row.nominal is not None:
-            made[row.schedule].append(row.nominal)
+        if row.schedule is not None:
+            made[row.schedule].append(row)
     pauses = {op["name"]: op for op in evidence.history if op["op"] == "schedule.pause"}
+    yield from _acknowledged_schedules(evidence)
     for schedule in evidence.schedules:
-        times = made[schedule["id"]]
+        rows = made.pop(schedule["id"], [])
+        yield from _strays(schedule, rows, pauses.get(schedule["name"]))
+        times = [row.nominal for row in rows if row.nominal is not None]
         name = schedule["name"]
         for time in {time for time in times if times.count(time) > 1} if _doubled(times) else ():
             yield Violation("I13", "twins", f"{name} has {times.count(time)} jobs for {time}")
@@ -132,6 +164,38 @@ def check_schedules(evidence: Evidence) -> Violations:
                 yield Violation("I13", "lost", text)
         elif schedule["missed"]:
             yield Violation("I13", "lost", f"{name} says it missed {schedule['missed']} times")
+    for schedule_id, rows in made.items():
+        text = f"{len(rows)} jobs of schedule {schedule_id}, which is in no shard"
+        yield Violation("I13", "lost", text, rows[0].id)
+
+
+def _acknowledged_schedules(evidence: Evidence) -> Violations:
+    """One that was created is there once; one that was paused says so."""
+    stored = Counter(schedule["name"] for schedule in evidence.schedules)
+    for op in evidence.history:
+        if op["op"] == "schedule.create" and op.get("outcome") == OK and stored[op["name"]] != 1:
+            text = f"{op['name']} was created, and is there {stored[op['name']]} times"
+            yield Violation("I13", "twins" if stored[op["name"]] else "lost", text)
+    paused = {op["name"] for op in evidence.history if op["op"] == "schedule.pause"}
+    for schedule in evidence.schedules:
+        if schedule["name"] in paused and not schedule.get("paused", True):
+            yield Violation("I13", "other", f"{schedule['name']} was paused, and is not")
+
+
+def _strays(
+    schedule: Mapping[str, Any], rows: list[Row], pause: Mapping[str, Any] | None
+) -> Violations:
+    """Jobs that no nominal time asks for: before it was there, between two, or after its pause."""
+    begin = schedule["created"] - SCHEDULE_SLACK_SECONDS
+    end = math.inf if pause is None else pause.get("end", math.inf) + SCHEDULE_SLACK_SECONDS
+    for row in rows:
+        if row.namespace != schedule.get("namespace", row.namespace):
+            text = f"of {schedule['name']}, in namespace {row.namespace}"
+            yield Violation("I19", "other", text, row.id)
+        time = row.nominal
+        if time is None or time != round(time) or not begin <= time <= end:
+            text = f"{schedule['name']} has no nominal time {time}"
+            yield Violation("I13", "twins", text, row.id)
 
 
 def _doubled(times: list[float]) -> bool:
@@ -145,23 +209,32 @@ def check_watches(evidence: Evidence) -> Violations:
     for line in evidence.watches:
         watchers[line["watcher"]].append(line)
     for name, lines in watchers.items():
-        yield from _Told(name, lines, rows).violations()
+        yield from _Told(name, lines, rows, evidence.events).violations()
 
 
 class _Told:
     """What one watcher was told."""
 
-    def __init__(self, name: str, lines: list[dict[str, Any]], rows: Mapping[str, Row]) -> None:
+    def __init__(
+        self,
+        name: str,
+        lines: list[dict[str, Any]],
+        rows: Mapping[str, Row],
+        events: Mapping[str, list[Event]],
+    ) -> None:
         self._name = name
         self._rows = rows
+        self._events = events
         self._errors = [line["error"] for line in lines if "error" in line]
         self._namespace = lines[0]["namespace"]
         self._ids = lines[0]["jobs"]
         self._live = next((line["at"] for line in lines if line.get("live")), math.inf)
         self._versions: dict[str, list[int]] = defaultdict(list)
+        self._states: dict[str, set[tuple[int, int]]] = defaultdict(set)
         for line in lines:
-            for job, version, _ in line.get("told", ()):
+            for job, version, state in line.get("told", ()):
                 self._versions[job].append(version)
+                self._states[job].add((version, state))
 
     def violations(self) -> Violations:
         for error in self._errors:
@@ -169,6 +242,9 @@ class _Told:
                 yield self._gap("", error)
         for job, versions in self._versions.items():
             yield from self._sequence(job, versions)
+            happened = {(event.version, event.state) for event in self._events.get(job, ())}
+            if wrong := sorted(self._states[job] - happened):
+                yield self._gap(job, f"was told of versions and states that never were: {wrong}")
         yield from self._ends()
 
     def _sequence(self, job: str, versions: list[int]) -> Violations:

@@ -78,7 +78,7 @@ class ChaosClient:
             self._racing.add(racing)
             racing.add_done_callback(self._racing.discard)
         elif order.kind in ("plain", "flaky"):
-            await self._read(order, job)
+            await self.read(order, job)
 
     async def close(self) -> None:
         """Wait for cancels under way."""
@@ -162,7 +162,8 @@ class ChaosClient:
 
     # --- looking back
 
-    async def _read(self, order: Order, job: str) -> None:
+    async def read(self, order: Order, job: str) -> int:
+        """Look at a job, and write down what was seen; its state, 0 if nobody could say."""
         begin = now()
         request = pb.GetJobRequest(namespace=order.namespace, job_id=job)
         try:
@@ -172,8 +173,9 @@ class ChaosClient:
             outcome = FAIL if error.status == "NOT_FOUND" else UNKNOWN
             self._write("get", order, begin, outcome, job=job, error=error.line)
             self._ring.turn()
-            return
+            return 0
         self._write("get", order, begin, OK, job=job, version=answer.job.version)
+        return int(answer.job.state)
 
     async def _list(self, lot: Sequence[Order]) -> None:
         """All jobs of a batch by their common label."""
@@ -199,12 +201,14 @@ class ChaosClient:
                 answer = await self._ring.client.stub.CancelJob(request, timeout=CALL_SECONDS)
             except grpc.aio.AioRpcError as failure:
                 error = self._ring.explain(failure)
-                self._write("cancel", order, begin, UNKNOWN, job=job, error=error.line)
+                outcome = FAIL if error.status == "NOT_FOUND" else UNKNOWN
+                self._write("cancel", order, begin, outcome, job=job, error=error.line)
                 self._ring.turn()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             fields = {"cancelled": answer.cancelled, "state": answer.job.state}
-            self._write("cancel", order, begin, OK, job=job, **fields)
+            self._write("cancel", order, begin, OK, job=job, version=answer.job.version, **fields)
+            await self.read(order, job)  # which shall know of it, whoever answers
             return
 
     def _write(self, op: str, order: Order, begin: float, outcome: str, **fields: Any) -> None:
@@ -218,6 +222,7 @@ class ChaosClient:
         if op == "enqueue":
             said |= {"key": order.key, "type": order.type, "attempts": order.attempts}
             said |= {"lot": order.labels.get("lot", "")}
+            said |= {"delay": order.delay, "expire_after": order.expire_after}
             said |= {"fails": order.input.get("fails", 0), "expires": bool(order.expire_after)}
         self._journal.write(**said, **fields)
 

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.chaos.history import read_lines
 from tests.chaos.ledger import Ledger, read_ledger
+
+#: What every run leaves behind. An empty file says that there was nothing; a missing one, nothing.
+FILES = (
+    "plan.json",
+    "history.jsonl",
+    "watches.jsonl",
+    "effects.log",
+    "faults.jsonl",
+    "deaths.json",
+    "settled.json",
+    "dump-healed/jobs.jsonl",
+    "dump/jobs.jsonl",
+    "dump/events.jsonl",
+    "dump/schedules.jsonl",
+    "dump/objects.jsonl",
+    "dump/locks.json",
+)
 
 
 class Event(NamedTuple):
@@ -95,8 +113,12 @@ class Evidence:
     faults: list[dict[str, Any]] = field(default_factory=list)
     deaths: list[str] = field(default_factory=list)
     """Units that were found dead though nobody had killed them."""
+    unsettled: int = 0
+    """Jobs that were still open when they had had their time after healing."""
     plan: dict[str, Any] = field(default_factory=dict)
     """What the run set out to do: `kinds` that must fire."""
+    missing: list[str] = field(default_factory=list)
+    """Files of a run that are not there, or not to their end: what they would say is not known."""
 
     @classmethod
     def read(cls, folder: Path) -> Evidence:
@@ -113,8 +135,27 @@ class Evidence:
             locks=_json(dump / "locks.json", []),
             faults=list(read_lines(folder / "faults.jsonl")),
             deaths=_json(folder / "deaths.json", []),
+            unsettled=_unsettled(_json(folder / "settled.json", {})),
             plan=_json(folder / "plan.json", {}),
+            missing=list(_missing(folder)),
         )
+
+
+def _missing(folder: Path) -> Iterator[str]:
+    for name in FILES:
+        path = folder / name
+        if not path.exists():
+            yield f"{name} is missing"
+        elif path.suffix == ".jsonl" and not _is_whole(path):
+            yield f"{name} is cut short"
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether its last line is: every writer ends each of them."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() in (b"", b"\n")
 
 
 def _events(lines: Iterable[Any]) -> dict[str, list[Event]]:
@@ -127,6 +168,11 @@ def _events(lines: Iterable[Any]) -> dict[str, list[Event]]:
 def _ended(lines: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
     rows = (Row.of(line) for line in lines if line["state"] in (4, 5, 6, 7))
     return {row.id: row for row in rows}
+
+
+def _unsettled(told: Any) -> int:
+    """Runs of older versions only say how long it took."""
+    return sum(told["open"].values()) if isinstance(told, dict) and told else 0
 
 
 def _json(path: Path, default: Any) -> Any:

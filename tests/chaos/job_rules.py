@@ -7,6 +7,7 @@ shared the service's own table would share its mistakes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.chaos.evidence import Event, Evidence, Row
 from tests.chaos.ledger import DONE, FAIL, Run
@@ -41,6 +42,8 @@ STEPS: Mapping[tuple[int, int], frozenset[int]] = {
 }
 #: Losses of workers that cost a job nothing.
 LOSS_BUDGET = 3
+#: What a schedule of the load asks for, which no submission says.
+TICK: Mapping[str, int] = {"attempts": 1, "fails": 0}
 #: Clocks of one machine, read by different processes.
 EPSILON_SECONDS = 0.1
 
@@ -107,7 +110,7 @@ def check_effects(evidence: Evidence) -> Violations:
     for row in evidence.rows:
         events = evidence.events.get(row.id, [])
         runs = evidence.ledger.of(row.id)
-        yield from _dispatched(row, runs)
+        yield from _dispatched(row, runs, _claims(events))
         if row.state == SUCCEEDED and events:
             yield from _result(evidence, row, events[-1].fence, runs)
     known = {row.id for row in evidence.rows}
@@ -115,11 +118,22 @@ def check_effects(evidence: Evidence) -> Violations:
         yield Violation("I1", "lost", "a handler ran for a job that has no row", job)
 
 
-def _dispatched(row: Row, runs: Mapping[int, Run]) -> Violations:
+def _claims(events: Sequence[Event]) -> dict[int, Event]:
+    return {event.fence: event for event in events if event.reason == CLAIMED}
+
+
+def _dispatched(row: Row, runs: Mapping[int, Run], claims: Mapping[int, Event]) -> Violations:
     for fence, run in runs.items():
-        if fence > row.fence:
+        claim = claims.get(fence)
+        if fence > row.fence or claim is None:
             text = f"dispatch {fence} ran, the row knows {row.fence}"
             yield Violation("I15", "other", text, row.id)
+        elif run.began < claim.time - EPSILON_SECONDS:
+            text = f"dispatch {fence} began {claim.time - run.began:.3f} s before its claim"
+            yield Violation("I15", "other", text, row.id)
+        elif run.attempt != claim.attempt:
+            text = f"dispatch {fence} ran as attempt {run.attempt}, counted as {claim.attempt}"
+            yield Violation("I12", "other", text, row.id)
         if run.starts > 1:
             text = f"dispatch {fence} was started {run.starts} times"
             yield Violation("I15", "double", text, row.id)
@@ -160,11 +174,38 @@ def _output(evidence: Evidence, row: Row, fence: int) -> Violations:
 
 
 def check_inputs(evidence: Evidence) -> Violations:
-    """I26: what a row refers to exists."""
+    """I26: what a row refers to exists, among the inputs and as large as it was."""
     for row in evidence.rows:
-        if row.input_ref is not None and row.input_ref["key"] not in evidence.objects:
+        if row.input_ref is None:
+            continue
+        found = evidence.objects.get(row.input_ref["key"])
+        if found is None or found.get("role") != "input":
             text = f"its input {row.input_ref['key']} does not exist"
             yield Violation("I26", "lost", text, row.id)
+        elif found["size"] != row.input_ref["size"]:
+            text = f"its input {row.input_ref['key']} has {found['size']} bytes"
+            yield Violation("I26", "lost", text, row.id)
+
+
+def check_times(evidence: Evidence) -> Violations:
+    """I10: what was to begin later is due later, and what may expire has had its time."""
+    firsts: dict[str, Mapping[str, Any]] = {}
+    for op in evidence.history:
+        if op["op"] == "enqueue":
+            firsts.setdefault(op["ref"], op)
+    for row in evidence.rows:
+        order = firsts.get(row.ref)
+        if order is None or row.schedule is not None:
+            continue
+        asked = order.get("begin", 0.0) + order.get("delay", 0.0)
+        if row.first_due < asked - EPSILON_SECONDS:
+            text = f"it is due {asked - row.first_due:.3f} s before the time that was asked for"
+            yield Violation("I10", "other", text, row.id)
+        ended = evidence.events.get(row.id, [])[-1:]
+        until = order.get("begin", 0.0) + order.get("expire_after", 0.0)
+        if row.state == EXPIRED and ended and ended[0].time < until - EPSILON_SECONDS:
+            text = f"it expired {until - ended[0].time:.3f} s before its time"
+            yield Violation("I10", "lost", text, row.id)
 
 
 def check_attempts(evidence: Evidence) -> Violations:
@@ -174,6 +215,8 @@ def check_attempts(evidence: Evidence) -> Violations:
         order = orders.get(row.ref)
         events = evidence.events.get(row.id, [])
         yield from _retries(evidence, row, events)
+        if row.schedule is not None:
+            order = TICK
         if order is None or not events:
             continue
         limit = order["attempts"]
@@ -199,7 +242,7 @@ def _failed(evidence: Evidence, row: Row, events: Sequence[Event], limit: int) -
     losses = sum(event.reason == RESCUED for event in events)
     if events[-1].reason == RESCUED and losses <= LOSS_BUDGET:
         yield Violation("I12", "lost", f"FAILED after {losses} lost workers", row.id)
-    if events[-1].reason == FAILURE and row.attempt < limit:
+    if row.attempt < limit:
         text = f"FAILED after {row.attempt} of {limit} attempts"
         yield Violation("I12", "lost", text, row.id)
 

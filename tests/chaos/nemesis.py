@@ -45,6 +45,8 @@ class Nemesis:
         self._busy: set[str] = set()
         self._free = asyncio.Condition()
         self._under_way = 0
+        self._spoilt: set[str] = set()
+        """Units that a fault of ours may have left dead, since it could not be undone."""
         self.done = 0
         self.current: list[str] = []
 
@@ -97,6 +99,7 @@ class Nemesis:
         line = {"number": fault.number, "kind": fault.kind, "target": fault.target}
         line |= {"in_flight": self._in_flight(), "began": now(), "detail": detail}
         try:
+            line["found_dead"] = sorted({*self._strikes.found_dead(fault)} - self._spoilt)
             async with self._strikes.strike(fault, detail):
                 line["struck"] = now()
                 self._on_struck(fault, line)
@@ -106,6 +109,7 @@ class Nemesis:
             self._on_healed(fault, line)
         except Exception as error:
             line["error"] = "".join(traceback.format_exception(error))
+            self._spoilt.update(self._strikes.found_dead(fault))
             await self._strikes.mend()
         finally:
             self.done += 1

@@ -72,7 +72,8 @@ class Run:
         self._folder = folder
         self._quiet = quiet
         self._began = time.monotonic()
-        self._phase = "starting"
+        self.is_healed = False
+        """All faults are undone: what does not work from now on is the mesh's own fault."""
 
     async def go(self) -> None:
         """Everything up to the dump; the checker does the rest."""
@@ -91,6 +92,8 @@ class Run:
                 await self._strike(strikes, faults, targets)
                 await self._heal(mesh, crew, strikes)
                 await self._settle(mesh, process)
+            deaths = json.loads((self._folder / "deaths.json").read_text())
+            self._note_deaths(mesh, crew, strikes, deaths)
             await self._dump(mesh)
         self.say("done")
         shutil.copytree(mesh.plan.logs, self._folder / "logs", dirs_exist_ok=True)
@@ -167,7 +170,6 @@ class Run:
     async def _strike(
         self, strikes: Strikes, faults: Sequence[Fault], targets: Sequence[str]
     ) -> None:
-        self._phase = "striking"
         apart = self._plan.apart
         waves = WAVES if apart else ()
         canaries = Canaries(targets, self._plan.shards, self._folder, waves)
@@ -186,12 +188,19 @@ class Run:
 
     async def _heal(self, mesh: RunningMesh, crew: Crew, strikes: Strikes) -> None:
         self.say("healing")
-        dead = [unit for unit in [*mesh.plan.units, *crew.names] if not strikes.lives(unit)]
-        (self._folder / "deaths.json").write_text(json.dumps(dead))
+        self.is_healed = True
+        dead = self._note_deaths(mesh, crew, strikes, [])
         await asyncio.gather(*(strikes.revive(unit) for unit in dead))
         with suppress(LocalError):
             await asyncio.to_thread(mesh.wait_ready)
         await asyncio.to_thread(dump_shards, mesh.shard_dsns, self._folder / "dump-healed")
+
+    def _note_deaths(
+        self, mesh: RunningMesh, crew: Crew, strikes: Strikes, before: Sequence[str]
+    ) -> list[str]:
+        dead = [unit for unit in [*mesh.plan.units, *crew.names] if not strikes.lives(unit)]
+        (self._folder / "deaths.json").write_text(json.dumps([*before, *dead]))
+        return dead
 
     async def _settle(self, mesh: RunningMesh, process: subprocess.Popen[str]) -> None:
         self.say("waiting for the last submissions")
@@ -203,9 +212,11 @@ class Run:
         await self._until((self._folder / load.PAUSED).exists, process)
         self.say("waiting until every job has ended")
         began = time.time()
-        if not await settle(mesh.shard_dsns, SETTLE_SECONDS):
+        left: dict[str, int] = {}
+        if not await settle(mesh.shard_dsns, SETTLE_SECONDS, left.update):
             self.say(f"some jobs are still open after {SETTLE_SECONDS:g} s")
-        (self._folder / "settled.json").write_text(json.dumps(time.time() - began))
+        said = {"seconds": time.time() - began, "open": left}
+        (self._folder / "settled.json").write_text(json.dumps(said))
         process.stdin.close()
         await asyncio.to_thread(process.wait, _WAIT_SECONDS)
 

@@ -19,10 +19,14 @@ def alter_system(dsn: str, setting: str) -> None:
         connection.execute("SELECT pg_reload_conf()")
 
 
-def limit_files(pid: int, limit: str) -> None:
-    """The soft limit only, and as the server's own account: then it can be lifted again."""
+def limit_files(pid: int, limit: str) -> bool:
+    """The soft limit only, and as the server's own account: then it can be lifted again. Whether it
+    was set.
+    """
     with suppress(FileNotFoundError):  # it has ended
         owner = Path(f"/proc/{pid}").stat()
         command = [tool("prlimit"), "--pid", str(pid), f"--fsize={limit}:"]
         as_owner = identity(Account(owner.st_uid, owner.st_gid) if os.getuid() == 0 else None)
-        subprocess.run(command, check=False, capture_output=True, **as_owner)
+        done = subprocess.run(command, check=False, capture_output=True, **as_owner)
+        return done.returncode == 0
+    return False

@@ -30,6 +30,8 @@ _READY_SECONDS = 30
 _RECOVERY_SECONDS = 10
 #: What a process may write into one file when "the disk is full".
 _FULL_BYTES = 64 * 1024
+#: Longer than keep-alives of leases are apart.
+_IDLE_SECONDS = 5.0
 _LINKS = {
     "hold": Link.HOLD,
     "hold-requests": Link.HOLD_REQUESTS,
@@ -122,6 +124,7 @@ class Strikes:
             yield
         finally:
             self._signal(fault.target, signal.SIGCONT)
+        self._look(fault.target, detail)
         await self._ready(fault.target)
 
     @asynccontextmanager
@@ -153,6 +156,7 @@ class Strikes:
             thief.cancel()
             await asyncio.gather(thief, return_exceptions=True)
             self._signal(fault.target, signal.SIGCONT)
+        self._look(fault.target, detail)
         await self._ready(fault.target)
 
     @asynccontextmanager
@@ -198,8 +202,8 @@ class Strikes:
     @asynccontextmanager
     async def _fill_disk(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
         """No file of the server may grow: to it, a full disk. It panics, as it should."""
-        for process in self._family(fault.target):
-            limit_files(process.pid, str(_FULL_BYTES))
+        family = self._family(fault.target)
+        detail["limited"] = sum(limit_files(one.pid, str(_FULL_BYTES)) for one in family)
         yield
         # Twice: what its parent started before its own limit was gone has that limit, too.
         for _ in range(2):
@@ -235,7 +239,9 @@ class Strikes:
     @asynccontextmanager
     async def _break_link(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
         caller, _, callee = fault.target.partition(">")
-        link = self._links[caller, callee]
+        pair = self._in_use((caller, callee))
+        detail["link"] = ">".join(pair)
+        link = self._links[pair]
         passed = link.passed
         said = fault.options
         seconds, size = said.get("delay", 0.0), said.get("bytes", 0)
@@ -243,8 +249,18 @@ class Strikes:
         try:
             yield
         finally:
-            detail["passed"] = link.passed - passed
+            detail |= {"passed": link.passed - passed, "met": link.met}
             link.become(Link.PASS)
+
+    def _in_use(self, planned: tuple[str, str]) -> tuple[str, str]:
+        """The link that is meant; if nothing was sent there lately, the one of the same caller that
+        was used last. To hold up what nobody sends is no fault.
+        """
+        since = asyncio.get_running_loop().time() - _IDLE_SECONDS
+        if self._links[planned].last_met >= since:
+            return planned
+        mine = [planned, *(pair for pair in self._links if pair[0] == planned[0])]
+        return max(mine, key=lambda pair: self._links[pair].last_met)
 
     @asynccontextmanager
     async def _partition(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
@@ -255,8 +271,10 @@ class Strikes:
         try:
             yield
         finally:
+            detail["met"] = sum(link.met for link in links)
             for link in links:
                 link.become(Link.PASS)
+        self._look(fault.target, detail)
         await self._ready(fault.target)
 
     @asynccontextmanager
@@ -286,6 +304,17 @@ class Strikes:
         if unit in self._crew.names:
             return self._crew.lives(unit)
         return self._mesh.process(unit).alive()
+
+    def found_dead(self, fault: Fault) -> list[str]:
+        """Those it is about to strike that have ended already, by themselves."""
+        units = [*self._mesh.plan.units, *self._crew.names]
+        struck = units if fault.target == "all" else [u for u in fault.units if u in units]
+        return [unit for unit in struck if not self.lives(unit)]
+
+    def _look(self, unit: str, detail: Detail) -> None:
+        """Write down one that did not survive what it should have: it is started again."""
+        if not self.lives(unit):
+            detail["ended"] = [unit]
 
     async def mend(self) -> None:
         """After a fault that could not be done or undone: start again what it left dead."""

@@ -36,7 +36,7 @@ class Story:
         """A submission that was acknowledged, its row, its events, and what its handler did."""
         self.tell(name, attempts=attempts, **order)
         events = [
-            Event(version, state, reason, fence, min(fence, attempts), "w", BEGAN + version)
+            Event(version, state, reason, fence, _attempt(steps[:version]), "w", BEGAN + version)
             for version, (state, reason, fence) in enumerate(steps, start=1)
         ]
         row = self._row(name, events)
@@ -61,7 +61,9 @@ class Story:
         for line in text.strip().splitlines():
             kind, job, fence, *rest = line.split()
             at = f"{BEGAN + 10 + len(self._lines)}"
-            self._lines.append(" ".join([kind, job, fence, fence, "7", "6", at, *rest]))
+            claims = (e for e in self.evidence.events.get(job, ()) if e.fence == int(fence))
+            attempt = next((str(claim.attempt) for claim in claims), fence)
+            self._lines.append(" ".join([kind, job, fence, attempt, "7", "6", at, *rest]))
         self.evidence.ledger = ledger.parse(self._lines)
 
     def watch(self, watcher: str, *told: tuple[str, int, int], ids: Sequence[str] = ()) -> None:
@@ -99,6 +101,11 @@ class Story:
             output_ref=None,
             input_ref=None,
         )
+
+
+def _attempt(steps: Sequence[tuple[int, int, int]]) -> int:
+    """Only a failure spends one; a rescue gives it back."""
+    return sum(reason == 5 for _, reason, _ in steps[:-1]) + any(fence for _, _, fence in steps)
 
 
 def _plain_ledger(name: str, steps: Sequence[tuple[int, int, int]]) -> str:

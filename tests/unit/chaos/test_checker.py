@@ -251,12 +251,12 @@ def test_a_doubled_nominal_time_is_found(story: Story) -> None:
 # --- watches
 
 
-def _all(row: Row) -> list[tuple[str, int, int]]:
-    return [(row.id, version, 4) for version in range(1, row.version + 1)]
+def _all(story: Story, row: Row) -> list[tuple[str, int, int]]:
+    return [(row.id, event.version, event.state) for event in story.evidence.events[row.id]]
 
 
 def test_watchers_that_heard_everything_once_are_fine(story: Story) -> None:
-    heard = [item for row in story.evidence.rows for item in _all(row)]
+    heard = [item for row in story.evidence.rows for item in _all(story, row)]
     story.watch("all", *heard)
     story.watch("some", ("a", 2, 2), ("a", 3, 3), ("a", 4, 4), ids=["a"])
     assert told(story).violations == []
@@ -268,8 +268,8 @@ def test_watchers_that_heard_everything_once_are_fine(story: Story) -> None:
 def test_a_gap_a_repetition_or_a_missing_end_is_found(
     story: Story, versions: tuple[int, ...]
 ) -> None:
-    others = [item for row in story.evidence.rows if row.id != "a" for item in _all(row)]
-    story.watch("all", *others, *[("a", version, 1) for version in versions])
+    others = [item for row in story.evidence.rows if row.id != "a" for item in _all(story, row)]
+    story.watch("all", *others, *[("a", version, version) for version in versions])
     assert found(story) == {("I16", "gaps")}
 
 
@@ -279,7 +279,7 @@ def test_a_watch_of_ids_that_never_heard_the_end_is_found(story: Story) -> None:
 
 
 def test_a_refused_token_is_a_gap(story: Story) -> None:
-    story.watch("some", *_all(story.evidence.rows[0]), ids=["a"])
+    story.watch("some", *_all(story, story.evidence.rows[0]), ids=["a"])
     line = {"watcher": "some", "at": 3.0, "error": "token refused: RESUME_TOKEN_EXPIRED"}
     story.evidence.watches.append(line)
     assert found(story) == {("I16", "gaps")}
