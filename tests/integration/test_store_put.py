@@ -19,7 +19,9 @@ from services.mesh.jobs.model import (
 )
 from services.mesh.jobs.retry import Backoff, RetryPolicy
 from services.mesh.jobs.states import Cause, JobState
-from services.mesh.store.answers import PutOutcome
+from services.mesh.jobs.ties import Parent
+from services.mesh.store.answers import JobChange, PutOutcome
+from tests.integration import ties_rig
 from tests.integration.store_rig import EPOCH, Rig, new_job, opened, rig_of_test, until  # noqa: F401
 
 SECOND = timedelta(seconds=1)
@@ -234,3 +236,24 @@ async def test_raising_the_epoch_waits_for_the_puts_under_way(rig):
 
 async def _waits_for_lock(rig: Rig, kind: str) -> None:
     await until(lambda: rig.sql("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = %s", kind))
+
+
+@pytest.mark.parametrize("by", ["put", "change", "replace", "release"])
+async def test_a_job_for_the_end_of_all_calendars_can_be_read(rig, by):
+    end = datetime(9999, 12, 31, tzinfo=UTC)
+    timeouts = Timeouts(start=timedelta(days=2))
+    if by == "put":
+        await rig.put(due_time=end, timeouts=timeouts)
+    elif by == "change":
+        (job_id,) = await rig.put(timeouts=timeouts)
+        await rig.store.change(job_id, "n", JobChange(move=True, due_time=end))
+    elif by == "replace":
+        newer = ties_rig.keyed("k", ties_rig.REPLACE, due_time=end, timeouts=timeouts)
+        for job in (ties_rig.keyed("k", delay=HOUR), newer):
+            await ties_rig.store(rig, job)
+    else:
+        (parent,) = await rig.put()
+        await ties_rig.child_of(rig, parent, due_time=end, timeouts=timeouts)
+        await rig.store.release([Parent(parent, JobState.SUCCEEDED)])
+    found = await rig.store.list_jobs(JobFilter("n"), None, 10)
+    assert max(job.expire_time for job in found if job.expire_time) > end

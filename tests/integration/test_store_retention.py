@@ -153,6 +153,20 @@ async def test_names_of_schedules_go_with_their_last_job(rig):
     assert rig.sql("SELECT id FROM schedule_names") == [(used,)]
 
 
+async def test_names_are_walked_on_from_where_the_last_call_stopped_and_round(rig):
+    ids = [UUID(int=number) for number in range(1, 7)]
+    for name in ids:
+        rig.sql("INSERT INTO schedule_names VALUES (%s, 'x')", name)
+    jobs = await put_old(rig, 4)
+    for name, job in zip(ids, jobs, strict=False):
+        rig.sql("UPDATE jobs SET schedule_id = %s, nominal_time = now() WHERE id = %s", name, job)
+    # The first four are in use: a walk that always begins there never comes to the last two.
+    assert [await rig.store.purge_names(limit=2) for _ in range(3)] == [0, 0, 2]
+    rig.sql("UPDATE jobs SET schedule_id = NULL")
+    assert [await rig.store.purge_names(limit=3) for _ in range(3)] == [0, 3, 1]
+    assert rig.sql("SELECT id FROM schedule_names") == []
+
+
 async def test_a_step_looks_at_few_and_the_walk_goes_on_where_it_stopped(rig):
     await ended(rig, 5)
     await put_old(rig, 5, delay=1000 * DAY)

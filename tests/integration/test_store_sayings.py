@@ -250,3 +250,32 @@ async def test_a_job_that_is_moved_before_it_started_has_its_whole_total_time(ri
     answer = await rig.store.change(job_id, "n", change)
     assert answer.outcome is ChangeOutcome.CHANGED
     assert rig.sql("SELECT expire_time FROM queue") == [(now + 4 * HOUR,)]
+
+
+# --- changes of a job that waits do not start its clocks anew
+
+
+async def test_a_change_of_labels_leaves_the_total_time_alone(rig):
+    job = await rig.claimed(timeouts=Timeouts(total=HOUR))
+    first = (await rig.get(job.id)).first_due_time
+    await rig.say(HandedBack(job.id, job.fence, "w1", delay=HOUR / 2))
+    await rig.store.change(job.id, "n", JobChange(labels={"a": "b"}))
+    assert (await rig.get(job.id)).first_due_time == first
+    assert rig.sql("SELECT expire_time FROM queue") == [(first + HOUR,)]
+
+
+@pytest.mark.parametrize("then", ["change", "hand back", "move"])
+async def test_a_job_that_snoozed_has_started_in_time_whatever_comes_then(rig, then):
+    job = await rig.claimed(expire_time=datetime.now(UTC) + HOUR)
+    await rig.say(HandedBack(job.id, job.fence, "w1", snoozed=True))
+    rig.pass_time(2 * HOUR)
+    if then == "change":
+        await rig.store.change(job.id, "n", JobChange(labels={"a": "b"}))
+    elif then == "move":
+        answer = await rig.store.change(job.id, "n", JobChange(move=True))
+        assert answer.outcome is ChangeOutcome.CHANGED
+    else:
+        (again,) = await rig.claim("w2")
+        await rig.say(HandedBack(job.id, again.fence, "w2"))
+    assert await rig.store.expire_overdue() == []
+    assert [claimed.id for claimed in await rig.claim()] == [job.id]

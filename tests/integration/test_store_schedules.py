@@ -14,6 +14,7 @@ from services.mesh.jobs.recurrence import CatchUp, CatchUpPolicy, Interval
 from services.mesh.jobs.retry import Backoff, RetryPolicy
 from services.mesh.jobs.schedules import Definition, JobTemplate, NewSchedule, SchedulePut
 from services.mesh.jobs.states import JobState
+from services.mesh.store.answers import JobChange
 from tests.integration.store_rig import new_job, opened, rig_of_test  # noqa: F401
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -271,3 +272,15 @@ async def test_many_schedules_are_not_walked_to_find_the_load(rig):
             plan = "\n".join(row[0] for row in explained)
         assert "Seq Scan on schedules" not in plan, plan
         assert "schedules_look" in plan, plan
+
+
+async def test_a_late_run_of_a_schedule_has_its_total_time_after_a_change_too(rig):
+    template = JobTemplate("t", timeouts=Timeouts(total=HOUR))
+    catch_up = CatchUpPolicy(CatchUp.ALL, 9 * HOUR)
+    definition = Definition((Interval(24 * HOUR),), template, catch_up)
+    schedule = await due(rig, definition, late=2 * HOUR)
+    await rig.store.fire_due_schedules()
+    (job,) = await jobs_of(rig, schedule)
+    await rig.store.change(job.id, "n", JobChange(priority=3))
+    assert await rig.store.expire_overdue() == []
+    assert [claimed.id for claimed in await rig.claim(type="t")] == [job.id]

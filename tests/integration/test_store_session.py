@@ -217,6 +217,21 @@ async def test_a_connection_that_ends_between_two_statements_is_found_at_the_sec
         assert len(await connections.fetch(PID)) == 1
 
 
+async def test_a_transaction_that_stood_still_for_too_long_is_told_to_be_over(shard_dsn):
+    """As one of a process that was frozen in the middle of it."""
+
+    async def stand_still(connections: ShardConnections) -> None:
+        async with connections.transaction() as session:
+            await connections.run(session, PID)
+            await until(session.hung_up)
+            await connections.run(session, PID)
+
+    async with connected(shard_dsn, lock_timeout=0.1, statement_timeout=0.2) as connections:
+        with pytest.raises(ShardUnavailable):
+            await stand_still(connections)
+        assert len(await connections.fetch(PID)) == 1
+
+
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_the_last_words_of_a_server_and_then_its_end_are_heard(shard_dsn, run):
     """Services run on uvloop, which tells only once of a socket that is in error."""

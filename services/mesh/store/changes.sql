@@ -57,6 +57,8 @@ remembered AS (
     SELECT c.namespace, l.key, l.value, c.id
       FROM changed c CROSS JOIN LATERAL jsonb_each_text(c.labels) AS l
      WHERE coalesce(c.old_labels ->> l.key <> l.value, true)
+    -- One that is there already, left behind by changes that once overtook each other, says the same.
+    ON CONFLICT DO NOTHING
 ), committed AS (
     INSERT INTO commits (size, job_ids, versions)
     SELECT count(*), array_agg(c.id), array_agg(c.version) FROM changed c HAVING count(*) > 0
@@ -65,11 +67,12 @@ remembered AS (
 -- name: update_job, writes
 -- Change a job that waits. Its row in the queue is locked first, as a claim does: whoever comes second
 -- finds the job taken, or changed. A BLOCKED one has none. The start timeout counts from the new time.
--- A row that was changed since the statement began is locked, but not seen: then nothing is done.
+-- A row that was changed since the statement began is locked, but not seen: then nothing is done. Of a BLOCKED job
+-- the version says so: what another change wrote about its labels is not seen either, and would stay.
 WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
-    SELECT q.ctid AS place, q.job_id, t.now, d.due,
+    SELECT q.ctid AS place, q.job_id, j.version, j.attempt > 0 OR {snoozed} AS started, d.due,
            CASE WHEN NOT %(set_time)s OR j.timeouts ->> 'start' IS NULL THEN j.expire_time
-                WHEN j.expire_time = j.first_due_time + s.start THEN d.due + s.start
+                WHEN j.expire_time = j.first_due_time + s.start THEN least(d.due + s.start, {latest})
                 ELSE least(j.expire_time, d.due + s.start) END AS expire_time
       FROM jobs j
       JOIN queue q ON q.type = j.type AND q.priority = j.priority AND q.due_time = j.due_time
@@ -90,7 +93,7 @@ WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
     SELECT p.* FROM place p
     UNION ALL
     -- BLOCKED: in no queue, and its start timeout has not begun.
-    SELECT NULL::tid, j.id, t.now,
+    SELECT NULL::tid, j.id, j.version, false,
            CASE WHEN %(set_time)s THEN greatest(t.now, %(due_time)s::timestamptz) ELSE j.due_time END,
            j.expire_time
       FROM jobs j CROSS JOIN clock t
@@ -100,14 +103,13 @@ WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
        SET version = j.version + 1,
            due_time = CASE WHEN %(set_time)s THEN p.due ELSE j.due_time END,
            expire_time = CASE WHEN p.place IS NULL THEN j.expire_time ELSE p.expire_time END,
-           first_due_time = CASE WHEN j.attempt > 0 THEN j.first_due_time
-                                 WHEN %(set_time)s THEN p.due ELSE j.due_time END,
+           first_due_time = CASE WHEN %(set_time)s AND NOT p.started THEN p.due ELSE j.first_due_time END,
            priority = coalesce(%(priority)s::smallint, j.priority),
            labels = CASE WHEN %(set_labels)s THEN %(labels)s::text::jsonb ELSE j.labels END
       FROM target p
-     WHERE j.id = p.job_id AND j.state = CASE WHEN p.place IS NULL THEN 8 ELSE 1 END
+     WHERE j.id = p.job_id AND j.state = CASE WHEN p.place IS NULL THEN 8 ELSE 1 END AND j.version = p.version
        AND (%(version)s::bigint = 0 OR j.version = %(version)s::bigint)
-       AND (NOT %(set_time)s OR j.attempt > 0 OR p.expire_time IS NULL OR p.expire_time > p.due)
+       AND (NOT %(set_time)s OR p.started OR p.expire_time IS NULL OR p.expire_time > p.due)
     RETURNING j.id, j.namespace, j.type, j.state, j.version, j.attempt, j.dispatch_no, j.due_time,
               clock_timestamp() AS now,
               j.priority, j.expire_time, j.labels, old.labels AS old_labels,
@@ -116,7 +118,7 @@ WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
 ), moved AS (
     UPDATE queue q
        SET priority = c.priority, due_time = c.due_time, later = c.due_time > c.now,
-           expire_time = least(CASE c.attempt WHEN 0 THEN c.expire_time END, c.total_end)
+           expire_time = least(CASE WHEN NOT p.started THEN c.expire_time END, c.total_end)
       FROM place p JOIN changed c ON c.id = p.job_id
      WHERE q.ctid = p.place
 ), {changed_tail}
@@ -126,7 +128,7 @@ SELECT c.id, c.namespace, c.type, c.version, c.attempt, c.dispatch_no, c.due_tim
 
 -- name: waiting
 -- What may stand in the way of a change.
-SELECT j.state, j.version, CASE j.attempt WHEN 0 THEN j.expire_time END, clock_timestamp()
+SELECT j.state, j.version, CASE WHEN j.attempt = 0 AND NOT {snoozed} THEN j.expire_time END, clock_timestamp()
   FROM jobs j
  WHERE j.id = %(id)s AND j.namespace = %(namespace)s
 

@@ -43,6 +43,8 @@ _AWAY_CLASSES = frozenset({"08", "53", "55", "57", "58", "XX"})
 # Those that speak of the values: what cannot be held, what breaks a constraint, what is too large.
 _DATA_CLASSES = frozenset({"22", "23", "54"})
 _READ_ONLY = "25006"
+# A transaction that stood still, as that of a frozen process: the server has rolled it back.
+_STOOD_STILL = "25P03"
 _LOCKED, _CANCELLED = "55P03", "57014"
 _BEGIN, _COMMIT, _ROLLBACK = (
     Query(word.lower(), word, writes=word == "COMMIT") for word in ("BEGIN", "COMMIT", "ROLLBACK")
@@ -199,7 +201,7 @@ class ShardConnections:
             return ShardBusy(self.shard, why=BUSY)
         if state == _CANCELLED:
             return ShardBusy(self.shard, why=TOO_LONG)
-        if state[:2] in _AWAY_CLASSES or state == _READ_ONLY:
+        if state[:2] in _AWAY_CLASSES or state in (_READ_ONLY, _STOOD_STILL):
             return ShardUnavailable(self.shard)
         return error
 

@@ -308,4 +308,6 @@ class ShardStore(Protocol):
         ...
 
     async def purge_names(self, limit: int = 1000) -> int:
-        """Forget names of schedules that nothing refers to any more; how many."""
+        """Forget names of schedules that nothing refers to any more; how many. Each call looks at
+        the next `limit` of them.
+        """

@@ -68,6 +68,8 @@ class Purging(ShardBase):
     _before: dict[tuple[str, str], UUID]
     #: The last transaction that is gone from the order, with all before it.
     _gone_xid = "0"
+    #: The last schedule whose name was looked at.
+    _after_name = _FIRST
 
     async def purge_order(self, older_than: timedelta, limit: int = 1000) -> int:
         """Shorten the order of events; how many entries went."""
@@ -103,9 +105,13 @@ class Purging(ShardBase):
         return PurgeStep(gone, seen, done)
 
     async def purge_names(self, limit: int = 1000) -> int:
-        """Forget names of schedules that nothing refers to any more; how many."""
-        params = {"after": _FIRST, "limit": Int8(limit)}
-        return len(await self._fetch("purge_names", params))
+        """Forget names of schedules that nothing refers to any more; how many. Looks at `limit`
+        names, on from where the last call stopped, and round: those in use may be any number.
+        """
+        params = {"after": self._after_name, "limit": Int8(limit)}
+        ((gone, seen, last),) = await self._fetch("purge_names", params)
+        self._after_name = _FIRST if seen < limit else last
+        return int(gone)
 
     async def input_references(self, keys: Sequence[str]) -> set[str]:
         """Those of the keys that a job or a schedule refers to."""

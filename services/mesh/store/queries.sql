@@ -26,12 +26,17 @@ id, namespace, type, version, priority, create_time, due_time, first_due_time,
         idempotency_key, request_hash, traceparent, schedule_id, nominal_time, origin_id,
         concurrency_key
 
+-- fragment: latest
+-- The last time that the services can read: a job due then, and a timeout later, would spoil every list it is in.
+timestamptz '9999-12-31 23:59:59.999999+00'
+
 -- fragment: put_values
 -- From the columns of a batch (n), its reckoned time (d) and the clock (m).
 n.id, n.namespace, n.type, 1, n.priority, m.now,
            -- A run of a schedule is due at its nominal time, however late it is made.
            coalesce(CASE WHEN n.nominal_time IS NOT NULL THEN n.due_time END, d.ready), d.ready,
-           least(n.expire_time, d.ready + n.start_ms * interval '1 millisecond'),
+           least(n.expire_time, d.ready + n.start_ms * interval '1 millisecond',
+                 CASE WHEN n.start_ms IS NOT NULL THEN {latest} END),
            n.timeouts::jsonb, n.retry::jsonb, n.labels::jsonb, n.input, n.input_type, n.input_ref::jsonb,
            n.idempotency_key, n.request_hash, n.traceparent, n.schedule_id, n.nominal_time, n.origin_id,
            n.concurrency_key
@@ -324,6 +329,10 @@ SELECT e.namespace, e.type,
   FROM ended e
  GROUP BY e.namespace, e.type
 
+-- fragment: snoozed
+-- Whether a handler of this job (j) has snoozed: it has started in time then, though no attempt is spent.
+EXISTS (SELECT FROM event_rows z WHERE z.job_id = j.id AND z.reason = 12 OFFSET 0)
+
 -- name: policies
 -- What decides the fate of failed attempts, of those whose fence still holds.
 SELECT r.place, j.attempt, j.losses, j.retry, j.timeouts, clock_timestamp() - j.first_due_time
@@ -357,7 +366,8 @@ WITH ended AS (
               r.note, j.priority, j.dispatch_time,
               coalesce(j.end_time, j.due_time - r.delay_ms * interval '1 millisecond', clock_timestamp()) AS now,
               -- A handler that snoozed has started in time.
-              least(CASE WHEN j.attempt = 0 AND r.reason <> 12 THEN j.expire_time END,
+              least(CASE WHEN j.attempt = 0 AND j.expire_time IS NOT NULL AND r.reason <> 12 AND NOT {snoozed}
+                         THEN j.expire_time END,
                     total_end(j.first_due_time, j.timeouts)) AS expire_time,
               j.concurrency_key, CASE j.state WHEN 5 THEN j.unique_key END AS unique_key,
               j.state = 5 AND j.awaited AS awaited
@@ -833,11 +843,11 @@ RETURNING {schedule_columns}
 SELECT {schedule_columns} FROM schedules s WHERE s.namespace = %(namespace)s AND s.name = %(name)s
 
 -- name: list_schedules
--- A page of schedules by name.
+-- A page of schedules by name, in the order of bytes: that of whoever puts the pages of several shards together.
 SELECT {schedule_columns}
   FROM schedules s
- WHERE s.namespace = %(namespace)s AND s.name > %(after)s
- ORDER BY s.name
+ WHERE s.namespace = %(namespace)s AND s.name COLLATE "C" > %(after)s
+ ORDER BY s.name COLLATE "C"
  LIMIT %(limit)s
 
 -- name: delete_schedule, writes

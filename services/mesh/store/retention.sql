@@ -96,13 +96,18 @@ WITH oldest AS MATERIALIZED (
 SELECT (SELECT count(*) FROM gone), (SELECT g.xid::text FROM gone g ORDER BY g.xid DESC LIMIT 1)
 
 -- name: purge_names, writes
--- Forget the names of schedules that are deleted and of which no job is left.
-DELETE FROM schedule_names n
- USING (SELECT k.id FROM schedule_names k WHERE k.id > %(after)s ORDER BY k.id LIMIT %(limit)s) AS s
- WHERE n.id = s.id
-   AND NOT EXISTS (SELECT FROM schedules c WHERE c.id = n.id)
-   AND NOT EXISTS (SELECT FROM jobs j WHERE j.schedule_id = n.id)
-RETURNING n.id
+-- Forget the names of schedules that are deleted and of which no job is left, of so many behind a given one; how many
+-- went, how many were looked at, and the last of these.
+WITH seen AS MATERIALIZED (
+    SELECT k.id FROM schedule_names k WHERE k.id > %(after)s ORDER BY k.id LIMIT %(limit)s
+), gone AS (
+    DELETE FROM schedule_names n USING seen s
+     WHERE n.id = s.id
+       AND NOT EXISTS (SELECT FROM schedules c WHERE c.id = n.id)
+       AND NOT EXISTS (SELECT FROM jobs j WHERE j.schedule_id = n.id)
+    RETURNING n.id
+)
+SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen), (SELECT id FROM seen ORDER BY id DESC LIMIT 1)
 
 -- name: input_references
 -- Those of the keys that a job or a schedule refers to. One snapshot: a schedule hands its input on to

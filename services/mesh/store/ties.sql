@@ -67,25 +67,27 @@ RETURNING job_id
 
 -- name: replace_job, writes
 -- Give a job that was never handed to a worker the content of a newer submission. Its row in the queue
--- is locked first, as a claim does; if it was changed since the statement began, nothing is done.
+-- is locked first, as a claim does; if it was changed since the statement began, nothing is done. Of a BLOCKED job
+-- its version says that, as in `update_job`.
 WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
-    SELECT q.ctid AS place
+    SELECT q.ctid AS place, j.version
       FROM jobs j
       JOIN queue q ON q.type = j.type AND q.priority = j.priority AND q.due_time = j.due_time
                   AND q.job_id = j.id
      WHERE j.id = %(id)s AND j.state = 1 AND j.dispatch_no = 0
        FOR UPDATE OF q
 ), place AS MATERIALIZED (
-    SELECT h.place FROM held h WHERE EXISTS (SELECT FROM queue q WHERE q.ctid = h.place)
+    SELECT h.* FROM held h WHERE EXISTS (SELECT FROM queue q WHERE q.ctid = h.place)
 ), target AS (
-    SELECT p.place FROM place p
+    SELECT p.* FROM place p
     UNION ALL
-    SELECT NULL::tid FROM jobs j WHERE j.id = %(id)s AND j.state = 8
+    SELECT NULL::tid, j.version FROM jobs j WHERE j.id = %(id)s AND j.state = 8
 ), changed AS (
     UPDATE jobs j
        SET version = j.version + 1, due_time = d.ready, first_due_time = d.ready,
            expire_time = least(%(expire_time)s::timestamptz, CASE j.state WHEN 1 THEN
-               d.ready + %(start_ms)s::bigint * interval '1 millisecond' END),
+               least(d.ready + %(start_ms)s::bigint * interval '1 millisecond',
+                     CASE WHEN %(start_ms)s::bigint IS NOT NULL THEN {latest} END) END),
            priority = %(priority)s::smallint, labels = %(labels)s::text::jsonb,
            timeouts = %(timeouts)s::text::jsonb, retry = %(retry)s::text::jsonb, input = %(input)s::bytea,
            input_type = %(input_type)s::text, input_ref = %(input_ref)s::text::jsonb,
@@ -97,7 +99,7 @@ WITH clock AS MATERIALIZED ({timed}), held AS MATERIALIZED (
                                t.now + %(delay_ms)s::bigint * interval '1 millisecond')
            ) AS d (ready)
      WHERE j.id = %(id)s AND j.type = %(type)s AND j.dispatch_no = 0
-       AND j.state = CASE WHEN p.place IS NULL THEN 8 ELSE 1 END
+       AND j.state = CASE WHEN p.place IS NULL THEN 8 ELSE 1 END AND j.version = p.version
     RETURNING j.id, j.namespace, j.type, j.state, j.version, j.attempt, j.dispatch_no, j.due_time,
               clock_timestamp() AS now, j.priority, j.expire_time, j.labels, old.labels AS old_labels,
               j.create_time, total_end(j.first_due_time, j.timeouts) AS total_end, j.concurrency_key,
@@ -164,7 +166,8 @@ WITH clock AS MATERIALIZED ({timed}), edges AS MATERIALIZED (
            -- It could not start before: only now does the start timeout begin.
            expire_time = CASE WHEN v.final IS NULL AND j.blockers = v.ended
                THEN least(j.expire_time, greatest(j.due_time, t.now)
-                    + (j.timeouts ->> 'start')::bigint * interval '1 millisecond')
+                    + (j.timeouts ->> 'start')::bigint * interval '1 millisecond',
+                    CASE WHEN j.timeouts ->> 'start' IS NOT NULL THEN {latest} END)
                ELSE j.expire_time END,
            end_time = CASE WHEN v.final IS NOT NULL THEN clock_timestamp() END,
            failure = CASE WHEN v.final IS NOT NULL THEN v.failure::jsonb END
