@@ -35,7 +35,10 @@ class ScalerConfig(OrchestratorConfig, EtcdConfig, ServiceConfig):
         10.0, "A worker that dies sooner than this after its start counts as crashed.", low=0
     )
     drain_grace_seconds: float = setting(
-        10.0, "How long past its drain timeout a worker may live before it gets SIGTERM.", low=0
+        10.0,
+        "How long past its drain timeout a worker may live before it gets SIGTERM; and past that, "
+        "before it gets SIGKILL, one that has never registered.",
+        low=0,
     )
     local_workers_dir: str = setting(
         ".jobmesh/workers", "Directory of the worker processes' logs and records."

@@ -22,6 +22,7 @@ from services.scaler.adapters.etcd import (
     EtcdPools,
     EtcdStatuses,
     ScalerKeys,
+    note_from_entry,
     pool_from_entry,
     status_from_entry,
     worker_from_entry,
@@ -80,6 +81,7 @@ def assemble(config: ScalerConfig, process: Process) -> Scaler:
         workers=mirrors.workers,
         statuses=mirrors.statuses,
         settings=mirrors.settings,
+        paused=mirrors.paused,
         report=lambda: load.report,
         drivers=Drivers(driver),
         scale_in=ScaleIn(calls, candidacy, process.tasks),
@@ -97,6 +99,7 @@ def assemble(config: ScalerConfig, process: Process) -> Scaler:
     mirrors.pools.on_change(lambda _: reconciler.nudge())
     mirrors.workers.on_change(lambda _: reconciler.nudge())
     mirrors.settings.on_change(lambda _: reconciler.nudge())
+    mirrors.paused.on_change(lambda _: reconciler.nudge())
     process.add(reconciler)
 
     server = Server.from_config(process, config)
@@ -123,6 +126,9 @@ class _Mirrors:
         decode, prefix = type_settings_from_entry, keys.mesh.type_settings
         self.settings = process.add(
             RegistryMirror("type settings", registry, prefix, decode, tasks)
+        )
+        self.paused = process.add(
+            RegistryMirror("paused types", registry, keys.mesh.paused, note_from_entry, tasks)
         )
 
 

@@ -99,6 +99,19 @@ async def test_busy_worker_is_not_chosen_and_its_work_is_not_cut_short(rig: Rig)
     assert rig.ended() == ["finished", "finished"]
 
 
+async def test_pool_of_a_paused_type_goes_home_and_comes_back_when_it_is_resumed(rig: Rig) -> None:
+    scaler = await rig.scaler()
+    await scaler.create(spec("render", max_workers=2))
+    await rig.orchestrator.say(load("render", backlog=15))
+    await scaler.until("render", lambda pool: pool.actual == 2)
+    await rig.registry.put(rig.keys.paused + "render", b"maintenance")
+    rested = await scaler.until("render", lambda pool: counts(pool) == (0, 0, 0, 0))
+    assert "the type is paused" in rested.decision.explanation
+    await scaler.until("render", lambda pool: reasons([pool.decision]) == ["PAUSED"])
+    await rig.registry.delete(rig.keys.paused + "render")
+    await scaler.until("render", lambda pool: pool.actual == 2)
+
+
 async def test_worker_that_outlives_its_drain_gets_sigterm(rig: Rig) -> None:
     scaler = await rig.scaler(drain_grace_seconds=0.1, reconcile_seconds=0.2)
     pool = spec("render", max_workers=1)

@@ -51,6 +51,8 @@ class _DecisionReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decisi
     """The count fits the work."""
     DECISION_REASON_LIMITED: _DecisionReason.ValueType  # 11
     """The limit of the type (TypeSettings.max_running) has no use for more workers."""
+    DECISION_REASON_PAUSED: _DecisionReason.ValueType  # 12
+    """The type is paused (SchedulerService.PauseType): only what is in hand counts."""
 
 class DecisionReason(_DecisionReason, metaclass=_DecisionReasonEnumTypeWrapper):
     """DecisionReason is the rule that decided a desired count. Values may be added."""
@@ -79,6 +81,8 @@ DECISION_REASON_STEADY: DecisionReason.ValueType  # 10
 """The count fits the work."""
 DECISION_REASON_LIMITED: DecisionReason.ValueType  # 11
 """The limit of the type (TypeSettings.max_running) has no use for more workers."""
+DECISION_REASON_PAUSED: DecisionReason.ValueType  # 12
+"""The type is paused (SchedulerService.PauseType): only what is in hand counts."""
 Global___DecisionReason: _TypeAlias = DecisionReason  # noqa: Y015
 
 @_typing.final

@@ -157,6 +157,11 @@ def _hold(value: dict[str, Any]) -> Hold:
     return Hold(int(value["desired"]), datetime.fromisoformat(until) if until else None)
 
 
+def note_from_entry(entry: Entry) -> str:
+    """Why a type is paused."""
+    return entry.value.decode(errors="replace")
+
+
 def status_from_entry(entry: Entry) -> PoolStatus:
     return convert.status_from_proto(pool_pb2.Pool.FromString(entry.value))
 

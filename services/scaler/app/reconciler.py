@@ -18,7 +18,7 @@ from services.scaler.app.metrics import PoolMetrics
 from services.scaler.app.scale_in import Departure, ScaleIn
 from services.scaler.domain.ceiling import Limit
 from services.scaler.domain.decision import PoolStatus, Reason, Trail
-from services.scaler.domain.fleet import Fleet, Worker
+from services.scaler.domain.fleet import Fleet, Worker, parted
 from services.scaler.domain.law import Outcome, Sight, Standing, decide
 from services.scaler.domain.load import LoadReport
 from services.scaler.domain.pool import PoolRecord, PoolSpec
@@ -74,6 +74,7 @@ class Reconciler(Loop):
         workers: Mirror[Worker],
         statuses: Mirror[PoolStatus],
         settings: Mirror[TypeSettings],
+        paused: Mirror[str],
         report: Report,
         drivers: Drivers,
         scale_in: ScaleIn,
@@ -88,7 +89,7 @@ class Reconciler(Loop):
         super().__init__("reconciler", interval)
         self._leader, self._report = leader, report
         self._pools, self._workers, self._statuses = pools, workers, statuses
-        self._settings = settings
+        self._settings, self._paused = settings, paused
         self._drivers, self._scale_in, self._last_work = drivers, scale_in, last_work
         self._store, self._board, self._metrics = store, board, metrics
         self._clock, self._stale_after = clock, stale_after
@@ -97,8 +98,8 @@ class Reconciler(Loop):
         self._timer: asyncio.TimerHandle | None = None
 
     async def run_once(self) -> Counts:
-        mirrors = (self._pools, self._workers, self._statuses, self._settings)
-        if not (self._leader.is_leader and all(mirror.synced for mirror in mirrors)):
+        known = (self._pools, self._workers, self._statuses, self._settings, self._paused)
+        if not (self._leader.is_leader and all(mirror.synced for mirror in known)):
             self._step_down()
             return {}
         self._step_up()
@@ -237,6 +238,7 @@ class Reconciler(Loop):
             lead=crew.lead,
             worked_at=worked_at,
             limit=limit,
+            paused=record.type in self._paused.items,
         )
 
     async def _grow(self, spec: PoolSpec, outcome: Outcome, fleet: Fleet) -> int:
@@ -253,7 +255,7 @@ class Reconciler(Loop):
         driver = self._drivers.of(spec)
         if driver is None:
             return 0
-        going, staying = _parted(members, crew.leaving)
+        going, staying = parted(members, crew.leaving)
         surplus = max(0, len(staying) - outcome.decision.desired)
         departure = Departure(spec.type, driver, spec, going, staying, surplus)
         self._scale_in.begin(departure, self.nudge)
@@ -337,13 +339,6 @@ def _launched_room(spec: PoolSpec) -> int:
     return 0 if spec.process is None else spec.process.capacity
 
 
-def _parted(members: list[Worker], leaving: frozenset[str]) -> tuple[list[Worker], list[Worker]]:
-    """Those on their way out, and those that take work."""
-    going = [w for w in members if w.draining or w.worker_id in leaving]
-    staying = [w for w in members if not (w.draining or w.worker_id in leaving)]
-    return going, staying
-
-
 def _fleet(members: list[Worker], crew: Crew) -> Fleet:
-    going, staying = _parted(members, crew.leaving)
+    going, staying = parted(members, crew.leaving)
     return Fleet(live=len(staying), starting=crew.starting, draining=len(going))

@@ -43,9 +43,10 @@ class CrashRecord:
     def start_limit(self, now: datetime, starting: int) -> int | None:
         """How many may be started now; None: as many as wanted."""
         retry_at = self.retry_at
-        if retry_at is None:
+        if self.last_at is None or retry_at is None:
             return None
-        return 0 if now < retry_at else max(0, 1 - starting)
+        # Before the crash itself: the clock was set back, and the pause would not end for as long.
+        return 0 if self.last_at <= now < retry_at else max(0, 1 - starting)
 
 
 CLEAN = CrashRecord()

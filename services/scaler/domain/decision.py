@@ -24,12 +24,20 @@ class Reason(Enum):
     CRASH_LOOP = 9
     STEADY = 10
     LIMITED = 11
+    PAUSED = 12
 
+
+#: Rules that leave the count as it is, or that go by what waits: a pause goes before them.
+FITTING = frozenset({Reason.AT_REST, Reason.STEADY, Reason.BACKLOG, Reason.AT_MAX, Reason.LIMITED})
+#: Rules that do not go by the work.
+REGARDLESS = frozenset({Reason.MANUAL, Reason.STALE_STATS})
 
 #: Work that sways around a boundary goes back and forth between these; that is no news.
 _KEEPING = frozenset({Reason.STEADY, Reason.COOLDOWN})
 
-_UNUSUAL = frozenset({Reason.AT_MAX, Reason.MANUAL, Reason.STALE_STATS, Reason.CRASH_LOOP})
+_UNUSUAL = frozenset(
+    {Reason.AT_MAX, Reason.MANUAL, Reason.STALE_STATS, Reason.CRASH_LOOP, Reason.PAUSED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,13 @@ class Fleet:
         return self.live + self.starting
 
 
+def parted(members: list[Worker], leaving: frozenset[str]) -> tuple[list[Worker], list[Worker]]:
+    """Those on their way out, and those that take work."""
+    going = [w for w in members if w.draining or w.worker_id in leaving]
+    staying = [w for w in members if not (w.draining or w.worker_id in leaving)]
+    return going, staying
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A worker that could go, with the attempts in its hands; None: it did not say."""

@@ -21,7 +21,8 @@ When nothing is due now but the next job is due sooner than a worker starts, one
 needed already.
 
 A limit of how many attempts of the type run at once is a ceiling below the maximum: `need` is no
-more than what it can use, but never less than the minimum.
+more than what it can use, but never less than the minimum. Of a paused type only what is in hand
+counts: what waits is handed to nobody.
 
 An operator's hold goes before all of this. Workers that die at start hold back new starts, not the
 desired count: see `crashes`.
@@ -37,7 +38,7 @@ from datetime import datetime, timedelta
 from services.scaler.domain import words
 from services.scaler.domain.ceiling import Limit
 from services.scaler.domain.crashes import CLEAN, CrashRecord
-from services.scaler.domain.decision import Alarm, Decision, Reason
+from services.scaler.domain.decision import FITTING, REGARDLESS, Alarm, Decision, Reason
 from services.scaler.domain.fleet import Fleet
 from services.scaler.domain.load import Load, LoadReport
 from services.scaler.domain.pool import Hold, PoolSpec
@@ -66,6 +67,8 @@ class Sight:
     worked_at: datetime | None = None
     #: The limit of the type, if it has one.
     limit: Limit | None = None
+    #: Jobs of the type are not handed to workers.
+    paused: bool = False
 
     def ceiling(self, load: Load) -> int | None:
         """How many workers the limit can use; None without one."""
@@ -102,12 +105,18 @@ class Outcome:
 class _Evidence:
     """The load of the pool's type as far as it can be believed."""
 
-    load: Load
+    seen: Load
     #: Old or absent: nothing follows from it.
     blind: bool
     #: The counts are lower bounds.
     partial: bool
     why: str = ""
+    paused: bool = False
+
+    @property
+    def load(self) -> Load:
+        """What counts."""
+        return self.seen.in_hand() if self.paused else self.seen
 
     @property
     def whole(self) -> bool:
@@ -123,7 +132,7 @@ class _Choice:
 
 def decide(spec: PoolSpec, sight: Sight, standing: Standing) -> Outcome:
     """Decide about one pool; see the module's docstring for the law."""
-    evidence = _weigh(spec, sight)
+    evidence = replace(_weigh(spec, sight), paused=sight.paused)
     before = spec.clamp(standing.desired)
     need = _need(spec, sight, evidence.load)
     held = sight.hold is not None and sight.hold.active(sight.now)
@@ -155,7 +164,7 @@ def _weigh(spec: PoolSpec, sight: Sight) -> _Evidence:
         return _Evidence(load, True, False, words.old_statistics(age))
     if report.missing_shards:
         return _Evidence(load, False, True, words.missing_shards(report.missing_shards))
-    if load.capped:
+    if load.capped and not sight.paused:
         return _Evidence(load, False, True, f"more than {load.backlog} jobs wait, not all counted")
     return _Evidence(load, False, False)
 
@@ -276,21 +285,24 @@ def _shrink(
 def _worded(sight: Sight, evidence: _Evidence, standing: Standing, choice: _Choice) -> Decision:
     last = standing.decision
     reason, text = choice.reason, choice.text
+    if evidence.paused and reason not in REGARDLESS:
+        reason = Reason.PAUSED if reason in FITTING else reason
+        text = words.paused(evidence.seen, text)
     if choice.desired > sight.fleet.coming and sight.crashes.retry_at is not None:
         reason, text = Reason.CRASH_LOOP, words.crashing(choice.desired, text, sight.crashes)
     elif reason is Reason.STEADY and last is not None and last.desired == choice.desired:
         # What fits since the pool grew is still the reason for its size.
         reason = Reason.BACKLOG if last.reason is Reason.BACKLOG else reason
-    load = evidence.load
+    seen = evidence.seen
     decision = Decision(
         desired=choice.desired,
         previous=standing.desired,
         reason=reason,
         explanation=text,
         time=sight.now,
-        backlog=load.backlog,
-        in_flight=load.in_flight,
-        oldest_age=load.oldest_age,
+        backlog=seen.backlog,
+        in_flight=seen.in_flight,
+        oldest_age=seen.oldest_age,
     )
     if last is not None and decision.repeats(last):
         return replace(decision, previous=last.previous, time=last.time)

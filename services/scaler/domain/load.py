@@ -23,6 +23,10 @@ class Load:
     def jobs(self) -> int:
         return self.backlog + self.in_flight
 
+    def in_hand(self) -> Load:
+        """The same without what waits, now or for later."""
+        return Load(in_flight=self.in_flight)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:

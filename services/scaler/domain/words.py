@@ -24,9 +24,12 @@ def moment(at: datetime) -> str:
     return f"{at:%H:%M:%S}Z"
 
 
+def waiting(load: Load) -> str:
+    return f"{load.backlog}{'+' if load.capped else ''} waiting"
+
+
 def work(load: Load) -> str:
-    backlog = f"{load.backlog}{'+' if load.capped else ''} waiting"
-    return f"{backlog} and {load.in_flight} in hand"
+    return f"{waiting(load)} and {load.in_flight} in hand"
 
 
 def formula(spec: PoolSpec, load: Load, limit: Limit | None = None) -> str:
@@ -98,6 +101,12 @@ def manual(spec: PoolSpec, hold: Hold, desired: int) -> str:
     until = f"until {moment(hold.until)}" if hold.until else "until it is given back"
     text = f"an operator fixed the count at {hold.desired} {until}"
     return text if desired == hold.desired else f"{text}; the maximum is {spec.max_workers}"
+
+
+def paused(load: Load, text: str) -> str:
+    if load.backlog == 0:
+        return f"the type is paused; {text}"
+    return f"the type is paused, so {waiting(load)} jobs do not count. Without them: {text}"
 
 
 def stale(before: int, why: str) -> str:

@@ -35,6 +35,13 @@ def test_workers_started_together_fail_as_one_round() -> None:
     assert record.after_crash(later(2), later(3), "exit code 1").rounds == 2
 
 
+def test_a_clock_that_is_set_back_does_not_prolong_the_pause() -> None:
+    record = CLEAN.after_crash(NOON, NOON, "exit code 1")
+    assert record.start_limit(NOON, starting=0) == 0
+    assert record.start_limit(later(-3600), starting=0) == 1
+    assert record.start_limit(later(-3600), starting=1) == 0
+
+
 def test_registration_lifts_the_hold_but_a_crash_after_it_still_counts() -> None:
     record = CLEAN.after_crash(NOON, NOON, "exit code 1").after_registration()
     assert record.retry_at is None

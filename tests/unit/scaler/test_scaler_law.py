@@ -35,6 +35,7 @@ class Pool:
     fleet: Fleet = field(default_factory=Fleet)
     limit: Limit | None = None
     worked_at: datetime | None = None
+    paused: bool = False
 
     def look(
         self, load: Load | None = None, *, after: float = 0, missing: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class Pool:
             crashes=self.crashes,
             limit=self.limit,
             worked_at=self.worked_at,
+            paused=self.paused,
         )
         outcome = decide(self.spec, sight, self.standing)
         self.standing = outcome.standing
@@ -123,6 +125,52 @@ def test_decision_tells_the_numbers_it_was_made_from() -> None:
 def test_a_limit_is_a_ceiling(limit: Limit, load: Load, desired: int, reason: Reason) -> None:
     decision = Pool(limit=limit).look(load).decision
     assert (decision.desired, decision.reason) == (desired, reason)
+
+
+@pytest.mark.parametrize(
+    ("standing", "load", "desired", "reason"),
+    [
+        (0, jobs(500, age=100), 0, Reason.PAUSED),
+        (0, Load(next_due=NOON), 0, Reason.PAUSED),
+        (0, IDLE, 0, Reason.PAUSED),
+        # What is in hand keeps its workers.
+        (2, jobs(500, in_flight=15), 2, Reason.PAUSED),
+        (4, jobs(500, in_flight=15), 4, Reason.COOLDOWN),
+    ],
+)
+def test_of_a_paused_type_only_what_is_in_hand_counts(
+    standing: int, load: Load, desired: int, reason: Reason
+) -> None:
+    pool = Pool(standing=Standing(desired=standing), paused=True)
+    decision = pool.look(load).decision
+    assert (decision.desired, decision.reason) == (desired, reason)
+    assert decision.explanation.startswith("the type is paused")
+    assert decision.backlog == load.backlog, "what waits is told all the same"
+
+
+def test_a_paused_type_ends_at_its_minimum_and_grows_at_once_when_resumed() -> None:
+    pool, capped = Pool(), replace(jobs(500, in_flight=20), capped=True)
+    assert pool.desired(capped) == 5
+    pool.paused = True
+    assert pool.desired(capped) == 5
+    assert pool.desired(capped, after=10) == 2
+    idle = replace(capped, in_flight=0)
+    assert pool.desired(idle, after=1) == 2
+    assert pool.desired(idle, after=10) == 0
+    assert pool.look(idle, after=1).decision.explanation == (
+        "the type is paused, so 500+ waiting jobs do not count. Without them: "
+        "nothing is due and nothing in hand: the pool rests at its minimum of 0"
+    )
+    pool.paused = False
+    assert pool.desired(idle) == 5
+
+
+def test_a_hold_and_old_statistics_go_before_a_pause() -> None:
+    pool = Pool(standing=Standing(desired=3), paused=True)
+    assert pool.look(jobs(5), missing=("s1",)).decision.reason is Reason.STALE_STATS
+    assert pool.look().decision.desired == 3
+    pool.hold = Hold(4)
+    assert pool.look(jobs(5)).decision.explanation.startswith("an operator")
 
 
 def test_a_limit_says_why_no_more_workers_come() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from services.mesh.clock import ManualClock
+from services.mesh.telemetry.metrics import Metrics
+from services.mesh.testing.waiting import eventually
+from services.scaler.adapters.process.crew import ProcessCrew
 from services.scaler.adapters.process.handle import ExitWatch, ProcessHandle
 from services.scaler.adapters.process.launcher import Launcher, worker_environment
+from services.scaler.app.metrics import PoolMetrics
+from services.scaler.domain.fleet import Worker
 from services.scaler.domain.pool import PoolSpec, ProcessLaunch
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
@@ -73,6 +79,72 @@ async def test_successor_finds_what_still_lives_and_clears_the_records_of_the_de
     assert not dead.record.exists()
     living.process.terminate()
     living.child.wait()
+
+
+DEAF = (
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); signal.pause()",
+)
+TEN_SECONDS = timedelta(seconds=10)
+
+
+class DeafWorker:
+    """A worker that does not register and ignores SIGTERM, in a crew that waits ten seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock, self.gone = ManualClock(), asyncio.Event()
+        self.crew = ProcessCrew(
+            "render",
+            self.clock,
+            PoolMetrics(Metrics()),
+            self.gone.set,
+            start_timeout=TEN_SECONDS,
+            settle=TEN_SECONDS,
+            grace=TEN_SECONDS,
+        )
+        launcher = Launcher(DEAF, {"PYTHONUNBUFFERED": "1"}, folder, self.clock)
+        self.launched = launcher.launch(spec(), APP)
+        self.crew.join(self.launched)
+
+    async def deaf(self) -> None:
+        await eventually(lambda: self.launched.log.read_text() == "deaf\n")
+
+    def look(self, after: float, *registered: Worker) -> tuple[int, int]:
+        """How many are starting, and how often one died, at a later look."""
+        self.clock.advance(after)
+        self.crew.review(registered, APP)
+        return self.crew.starting, self.crew.crashes.rounds
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(5):
+            await self.gone.wait()
+        assert self.launched.child is not None
+        return self.launched.child.wait()
+
+
+async def test_worker_that_hangs_at_its_start_counts_until_it_was_killed(tmp_path: Path) -> None:
+    worker = DeafWorker(tmp_path)
+    await worker.deaf()
+    assert worker.look(9) == (1, 0)
+    assert worker.look(2) == (1, 1), "SIGTERM"
+    assert worker.look(9) == (1, 1)
+    assert worker.launched.process.alive()
+    assert worker.look(2) == (1, 1), "SIGKILL"
+    assert await worker.ended() == -signal.SIGKILL
+    assert worker.look(0) == (0, 1), "it was one crash"
+
+
+async def test_worker_that_registers_too_late_is_not_killed(tmp_path: Path) -> None:
+    worker = DeafWorker(tmp_path)
+    await worker.deaf()
+    assert worker.look(9) == (1, 0)
+    assert worker.look(2) == (1, 1), "SIGTERM"
+    late = Worker("w", {"render": 1}, pid=worker.launched.process.pid)
+    assert worker.look(11, late) == (0, 0)
+    assert worker.launched.process.alive()
+    assert worker.launched.process.kill()
+    await worker.ended()
 
 
 def test_record_of_a_pid_that_somebody_else_has_now_is_not_believed(

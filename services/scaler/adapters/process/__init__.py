@@ -17,4 +17,8 @@ it back when its drain timeout is over, and ends. Nobody kills a busy worker. On
 there a grace after its timeout gets SIGTERM, which asks for the same once more; and only if it is
 certain that the process is that worker: our own child, one with a record, or one on this machine
 whose start time fits its registration. There is no SIGKILL.
+
+Giving up. A process that has not registered in time gets SIGTERM and, a grace later, SIGKILL: it
+has no work that this could cut short. Until it is gone it counts as starting, so that no more of
+them hang than the pool should have workers.
 """

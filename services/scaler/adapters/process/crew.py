@@ -33,8 +33,10 @@ class Hand:
     watch: ExitWatch | None = None
     registered: bool = False
     settled: bool = False
-    #: Told to go, or stopped for not registering: its end is no crash.
+    #: Told to go: its end is no crash.
     leaving: bool = False
+    #: When it was stopped for not registering: a crash already, so its end is none.
+    given_up_at: datetime | None = None
 
     @property
     def pid(self) -> int:
@@ -57,9 +59,10 @@ class ProcessCrew:
         *,
         start_timeout: timedelta,
         settle: timedelta,
+        grace: timedelta,
     ) -> None:
         self._type, self._clock, self._metrics, self._changed = type_, clock, metrics, changed
-        self._start_timeout, self._settle = start_timeout, settle
+        self._start_timeout, self._settle, self._grace = start_timeout, settle, grace
         self._hands: dict[int, Hand] = {}
         #: When processes ended, for those whose registrations are still there.
         self._ends: dict[int, datetime] = {}
@@ -69,6 +72,7 @@ class ProcessCrew:
 
     @property
     def starting(self) -> int:
+        """Those that were given up as well, until they are gone: or more and more would hang."""
         return sum(not hand.registered and not hand.leaving for hand in self._hands.values())
 
     def pids(self) -> frozenset[int]:
@@ -138,11 +142,17 @@ class ProcessCrew:
             self._metrics.registered(self._type, age.total_seconds())
 
     def _give_up(self, hand: Hand, age: timedelta) -> None:
-        """It never registered, so it has no work; a new one has better chances."""
-        if not hand.leaving:
-            hand.leaving = True
+        """It never registered, so it has no work; a new one has better chances. For the same reason
+        it may be killed if it does not hear.
+        """
+        now = self._clock.now()
+        if hand.given_up_at is None:
+            hand.given_up_at = now
             hand.launched.process.terminate()
             self._crashed(hand.started_at, f"not registered after {age.total_seconds():.0f} s")
+        elif now - hand.given_up_at > self._grace and hand.launched.process.kill():
+            extra = {"action": "worker_killed", "type": self._type, "pid": hand.pid}
+            log.warning("killed a worker that hung at its start", extra=extra)
 
     def _ended(self, hand: Hand) -> None:
         self._hands.pop(hand.pid, None)
@@ -169,7 +179,7 @@ def _died_young(hand: Hand, status: int | None) -> bool:
 
     How an adopted process ended (None) is its parent's secret.
     """
-    if hand.leaving:
+    if hand.leaving or hand.given_up_at is not None:
         return False
     return not hand.registered or (not hand.settled and status not in (0, None))
 

@@ -38,7 +38,7 @@ class ProcessDriver:
         drain_grace: timedelta,
     ) -> None:
         self._launcher, self._clock, self._metrics, self._host = launcher, clock, metrics, host
-        self._start_timeout, self._settle = start_timeout, settle
+        self._start_timeout, self._settle, self._grace = start_timeout, settle, drain_grace
         self._crews: dict[str, ProcessCrew] = {}
         self._departures = Departures(calls, self._identify, clock, drain_grace)
         self._callbacks: list[Callable[[], None]] = []
@@ -112,6 +112,7 @@ class ProcessDriver:
                 self._changed,
                 start_timeout=self._start_timeout,
                 settle=self._settle,
+                grace=self._grace,
             )
         return self._crews[type_]
 

@@ -35,6 +35,13 @@ class ProcessHandle:
 
     def terminate(self) -> bool:
         """Send SIGTERM; False if the process is gone."""
+        return self._send(signal.SIGTERM)
+
+    def kill(self) -> bool:
+        """Send SIGKILL; False if the process is gone."""
+        return self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> bool:
         try:
             fd = os.pidfd_open(self.pid)
         except OSError:
@@ -43,7 +50,7 @@ class ProcessHandle:
             # The pidfd is held: whoever has this pid now keeps it, so this comparison decides.
             if not self.alive():
                 return False
-            signal.pidfd_send_signal(fd, signal.SIGTERM)
+            signal.pidfd_send_signal(fd, number)
         except OSError:
             return False
         finally:
