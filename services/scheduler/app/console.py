@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from services.mesh.errors import ShardNotFound
 from services.mesh.lease.port import Registry
 from services.scheduler.app.board import DueBoard
+from services.scheduler.app.follow import Follower
 from services.scheduler.app.keeping import Keeping
 from services.scheduler.app.members import Membership
 from services.scheduler.domain.views import TickReport, View
@@ -21,10 +22,10 @@ class Console:
         board: DueBoard,
         keepings: Mapping[str, Keeping],
         registry: Registry,
-        paused_prefix: str,
+        pauses: Follower,
     ) -> None:
         self._membership, self._board, self._keepings = membership, board, keepings
-        self._registry, self._paused_prefix = registry, paused_prefix
+        self._registry, self._pauses = registry, pauses
 
     def describe(self) -> View:
         kept = [k for k in self._keepings.values() if self._membership.keeps(k.shard)]
@@ -48,9 +49,10 @@ class Console:
 
     async def pause(self, type_: str, note: str) -> None:
         """Stop dispatching a type, in the whole mesh; the others learn it from the key."""
-        await self._registry.put(self._paused_prefix + type_, note.encode())
-        self._board.pause(type_)
+        revision = await self._registry.put(self._pauses.prefix + type_, note.encode())
+        self._pauses.written(type_, revision)
 
     async def resume(self, type_: str) -> None:
-        await self._registry.delete(self._paused_prefix + type_)
-        self._board.resume(type_)
+        known = self._pauses.revision(type_)
+        await self._registry.delete(self._pauses.prefix + type_)
+        self._pauses.deleted(type_, known)

@@ -55,13 +55,18 @@ class ScheduleFirer:
         self._shards, self._board = shards, board
         self._broker, self._measures, self._clock = broker, measures, clock
         self._ahead, self._stored = timedelta(seconds=ahead), stored
-        self._lead = ahead / 2
+        self._lead_us = round(ahead / 2 * 1e6)
+        self._times = shards.clocks[shard]
         self._next_us: int | None = None
+        #: When to ring: by the local clock, and by the shard's, if it was set by that.
         self._ring_at = inf
+        self._ring_us: int | None = None
         #: When word came, and of what time: as far as no reading was asked for since.
         self._heard: list[tuple[float, int]] = []
         #: Rings when there is something to fire.
         self.alarm = Alarm(lambda: None)
+        # Claims read the clock, too: after a slow first reading nothing must wait for the next.
+        self._times.on_closer(self._set_anew)
 
     # --- when
 
@@ -89,18 +94,29 @@ class ScheduleFirer:
         self._expect(next_us)
 
     def _expect(self, next_us: int) -> None:
-        times = self._shards.clocks[self.shard]
-        if times.known and (self._next_us is None or next_us < self._next_us):
+        if self._times.known and (self._next_us is None or next_us < self._next_us):
             self._next_us = next_us
-            self._ring(times.local(next_us) - self._lead)
+            self._ring_by(next_us - self._lead_us)
 
     def forget(self) -> None:
         """Nothing is known, or another scheduler looks after the shard now."""
-        self._next_us, self._ring_at = None, inf
+        self._next_us, self._ring_at, self._ring_us = None, inf, None
         self.alarm.clear()
 
+    def _ring_by(self, shard_us: int) -> None:
+        self._ring(self._times.local(shard_us))
+        self._ring_us = shard_us
+
+    def _set_anew(self) -> None:
+        """The shard's clock is known better."""
+        if self._ring_us is not None:
+            self._ring_by(self._ring_us)
+
+    def _ring_now(self) -> None:
+        self._ring(self._clock.monotonic())
+
     def _ring(self, at: float) -> None:
-        self._ring_at = at
+        self._ring_at, self._ring_us = at, None
         self.alarm.set(max(0.0, at - self._clock.monotonic()) + 0.001)
 
     def _nothing_moved(self, expected_us: int | None) -> None:
@@ -108,11 +124,11 @@ class ScheduleFirer:
         has passed, another scheduler has it in hand; the next reading tells.
         """
         if expected_us is not None:
-            due = self._shards.clocks[self.shard].local(expected_us)
+            due = self._times.local(expected_us)
             sooner = self._next_us is not None and self._next_us <= expected_us
             if due > self._clock.monotonic() and not sooner:
                 self._next_us = expected_us
-                self._ring(due)
+                self._ring_by(expected_us)
 
     # --- what
 
@@ -121,7 +137,7 @@ class ScheduleFirer:
         try:
             return await self._fire()
         except MeshError:
-            self._ring(self._clock.monotonic())  # the rounds rest a while before they hear it
+            self._ring_now()  # the rounds rest a while before they hear it
             raise
 
     async def _fire(self) -> Counts:
@@ -144,7 +160,7 @@ class ScheduleFirer:
             if not answer.more:
                 break
         else:
-            self._ring(self._clock.monotonic())  # go on when the shard's other duties had a turn
+            self._ring_now()  # go on when the shard's other duties had a turn
         if moved:
             self._stored()
         else:

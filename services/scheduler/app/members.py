@@ -55,7 +55,7 @@ class Membership:
     @property
     def members(self) -> frozenset[str]:
         """The live schedulers, this one included."""
-        return frozenset(self.others.names) | {self.member}
+        return self.others.names | {self.member}
 
     def keeps(self, shard: str) -> bool:
         """Whether we look after the shard."""

@@ -101,17 +101,16 @@ class Scheduler:
             for name in outside.stores
         }
         registry, keys = outside.registry, outside.keys
-        paused = keys.paused
         self._workers = Follower(registry, keys.workers, life.tasks, went=self._worker_lost)
         self._pauses = Follower(
             registry,
-            paused,
+            keys.paused,
             life.tasks,
             came=self.board.pause,
             went=self.board.resume,
             listed=self.claimer.nudge,
         )
-        self.console = Console(self.membership, self.board, self.keepings, registry, paused)
+        self.console = Console(self.membership, self.board, self.keepings, registry, self._pauses)
         self._connect(life.readiness)
 
     def _make_claimer(self, rules: Rules, outside: Outside, life: Life) -> Claimer:

@@ -91,6 +91,8 @@ class SlotGrabber:
         self._lead_us = round(self._rules.lead * 1e6)
         self._timers = DueTimers()
         self._alarm = Alarm(self._fire)
+        # Claims read the clock, too: after a slow first reading timers must not wait for the next.
+        self._times.on_closer(self._set_alarm)
         self._again = Alarm(self._read_in_background)
         self._rereading = Rereading(self._rules.rereading)
         self._looks = Looks(self._rules.looks)

@@ -25,11 +25,11 @@ from services.scheduler.domain.looks import Slowness
 class DepthRules:
     """Times in seconds."""
 
-    margin: float = 1.0
+    margin: float = 0.5
     """Longer than a statement may take whose jobs are not said to have been due for long."""
     factor: float = 1000.0
     """A look at everything is followed by so many times what it took without another."""
-    quick: float = 0.001
+    quick: float = 0.0005
     """A look that took no longer than this may be had again at once."""
     most: float = 120.0
     """Everything is looked at this often, whatever it takes. The keeper of the shard looks more

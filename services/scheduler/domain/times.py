@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -44,15 +45,23 @@ class ShardClock:
         # so the first is the best.
         self._bounds: deque[tuple[float, int]] = deque()
         self._number = _new_number()
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def known(self) -> bool:
         return bool(self._bounds)
 
+    def on_closer(self, listener: Callable[[], None]) -> None:
+        """Call the listener when the estimate has come closer: what was set by it may be due
+        sooner.
+        """
+        self._listeners.append(listener)
+
     def read(self, now_us: int, sent: float, received: float) -> None:
         """Take in a reading: what the shard showed between two local times, in seconds."""
         lower = now_us - _ceil_us(received)
         bounds = self._bounds
+        closer = bool(bounds) and lower > bounds[0][1]
         if bounds and now_us - _floor_us(sent) < bounds[0][1]:
             bounds.clear()
             self._number = _new_number()
@@ -61,6 +70,9 @@ class ShardClock:
         bounds.append((received, lower))
         while bounds[0][0] < received - self._believed:
             bounds.popleft()
+        if closer:
+            for listener in self._listeners:
+                listener()
 
     def at(self, local: float) -> int:
         """The least that the shard's clock shows at a local time."""

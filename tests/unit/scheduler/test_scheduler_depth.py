@@ -19,14 +19,14 @@ from tests.unit.scheduler.scheduler_fakes import Bench, until
 def test_quick_looks_always_look_at_everything() -> None:
     depth = Depth(DepthRules())
     assert depth.next(0.0) is None
-    depth.looked(1.0, 1.9, 0.001, short=True)  # what counts is the server's time
+    depth.looked(1.0, 1.9, 0.0005, short=True)  # what counts is the server's time
     assert depth.next(1.9) is None
 
 
 def test_after_a_slow_look_that_found_all_the_next_begin_there() -> None:
     depth = Depth(DepthRules())
     depth.looked(1.0, 1.03, 0.005, short=True)
-    assert depth.next(1.1) == pytest.approx(1.1)
+    assert depth.next(1.1) == pytest.approx(0.6)
     assert depth.wait(1.1) == pytest.approx(4.93)
     assert depth.next(6.04) is None
 
@@ -62,9 +62,9 @@ def test_claims_from_the_mark_on_move_it_if_they_took_all_there_was() -> None:
     assert depth.next(0.5) is None, "there is no mark to move"
     depth.looked(1.0, 1.1, 0.1, short=True)
     depth.went_on(5.0, short=False)
-    assert depth.next(6.0) == pytest.approx(6.0)
+    assert depth.next(6.0) == pytest.approx(5.5)
     depth.went_on(5.0, short=True)
-    assert depth.next(6.0) == pytest.approx(2.0)
+    assert depth.next(6.0) == pytest.approx(1.5)
     assert depth.next(101.2) is None, "everything is looked at when it would have been"
     depth.forget(7.0)
     depth.went_on(6.9, short=True)

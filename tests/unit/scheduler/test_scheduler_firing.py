@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ from services.mesh.errors import ShardBusy
 from services.mesh.jobs.model import JobEvent
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import FireAnswer
+from services.scheduler.app.alarm import Alarm
 from services.scheduler.app.firing import ScheduleFirer
 from services.scheduler.domain.times import micros
 from tests.unit.scheduler.scheduler_fakes import Bench, until
@@ -75,6 +77,61 @@ async def test_what_is_heard_of_while_nothing_is_fired_rings_first() -> None:
         bench.stores["s0"].fire_due_schedules = slowly  # type: ignore[method-assign]
         await firer.run_once()
         await until(lambda: firer.is_due)
+        firer.forget()
+
+
+SLOW_US = 3_000_000
+
+
+def slow_reading(bench: Bench) -> int:
+    """The first reading's answer was three seconds on its way; what the clock showed."""
+    clock, now_us = bench.clock.monotonic(), micros(datetime.now(UTC))
+    bench.shards.clocks["s0"].read(now_us, clock - SLOW_US / 1e6, clock)
+    return now_us
+
+
+def quick_reading(bench: Bench, now_us: int) -> None:
+    """As a claim has it."""
+    local = bench.clock.monotonic()
+    bench.shards.clocks["s0"].read(now_us + SLOW_US, local, local)
+
+
+async def test_what_was_set_after_a_slow_reading_rings_by_the_quick_ones_that_follow() -> None:
+    async with Bench("s0") as bench:
+        firer, now_us = firer_of(bench), slow_reading(bench)
+        rung = asyncio.Event()
+        firer.alarm = Alarm(rung.set)
+        firer.heard(now_us + SLOW_US)
+        assert not firer.is_due
+        quick_reading(bench, now_us)
+        async with asyncio.timeout(SLOW_US / 2e6):
+            await rung.wait()
+        assert firer.is_due
+        firer.forget()
+
+
+async def test_a_schedule_that_is_not_looked_at_ahead_rings_at_its_time_by_quick_readings() -> None:
+    async with Bench("s0") as bench:
+        around = bench.shards, bench.board, bench.broker, bench.measures, bench.clock
+        firer, now_us = ScheduleFirer("s0", *around, 4.0, lambda: None), slow_reading(bench)
+        firer.heard(now_us + SLOW_US + 500_000)
+        await firer.run_once()  # within the time ahead, and nothing moved
+        quick_reading(bench, now_us)
+        assert not firer.is_due, "half a second is left"
+        local = bench.shards.clocks["s0"].local(now_us + SLOW_US + 500_000)
+        assert firer._ring_at == pytest.approx(local, abs=0.001)
+        firer.forget()
+
+
+async def test_a_firing_that_goes_on_is_due_whatever_the_clock_shows() -> None:
+    async with Bench("s0") as bench:
+        firer, now_us = firer_of(bench), slow_reading(bench)
+        firer.heard(now_us + 60_000_000)
+        bench.stores["s0"].gives_up = 1
+        with pytest.raises(ShardBusy):
+            await firer.run_once()
+        quick_reading(bench, now_us)
+        assert firer.is_due
         firer.forget()
 
 

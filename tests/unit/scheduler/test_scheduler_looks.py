@@ -126,6 +126,25 @@ async def test_a_claim_that_began_while_the_slot_was_read_covers_nothing_of_it()
         bench.grabber.forget()
 
 
+async def test_timers_set_after_a_slow_reading_go_by_the_quick_ones_that_follow() -> None:
+    async with SlotBench() as bench:
+        pulse, slow = bench.store.pulse, 3.0
+
+        async def slowly(*given: Any, **named: Any) -> Pulse:
+            seen = await pulse(*given, **named)
+            bench.clock.advance(slow)  # the answer, on its way
+            return seen
+
+        bench.store.pulse = slowly  # type: ignore[method-assign]
+        await bench.grabber.run_once()
+        due_us = micros(bench.seen[0].slot.now + timedelta(seconds=slow))
+        bench.grabber.expect(["t"], due_us)
+        local = bench.clock.monotonic()
+        bench.shards.clocks["s0"].read(due_us + 1000, local, local)  # as a claim does
+        await bench.grabber.fired.reached(1, timeout=slow / 2)
+        bench.grabber.forget()
+
+
 async def test_what_is_heard_of_before_the_first_reading_has_come_is_read() -> None:
     async with SlotBench() as bench:
         due = datetime.now(UTC) + timedelta(seconds=1)
