@@ -1,8 +1,9 @@
 """Calling a handler with what came over the wire, and taking what it returns.
 
-This is the whole of what an executor does with a handler, in the worker's loop (`invoke_async`), in
-an executor process (`invoke`) and in `jobmesh.testing` alike. Inputs and outputs are bytes, or a
-file when they are large. Standard library only.
+This is the whole of what an executor does with a handler: in an executor process (`invoke`), in
+`jobmesh.testing` (that, and `invoke_async`) and in the worker's loop, which takes `decode` and
+`encode` by themselves, so that large files are read in threads of its own. Inputs and outputs are
+bytes, or a file when they are large. Standard library only.
 """
 
 from __future__ import annotations

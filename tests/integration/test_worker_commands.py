@@ -73,6 +73,13 @@ def failure_of(result: object) -> Any:
     return result.failure
 
 
+async def test_a_worker_without_a_place_for_files_hands_attempts_back(tmp_path: Path) -> None:
+    settings = CommandSettings(tmp_path / "gone", environ=dict(os.environ))
+    executor = CommandExecutor({"x": sh("true")}, settings)
+    assert isinstance(await executor.run(attempt_of(), b"", Follower()), HandedBack)
+    await executor.close()
+
+
 # --- input and output
 
 

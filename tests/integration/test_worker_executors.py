@@ -21,6 +21,7 @@ from services.mesh.jobs.model import Payload
 from services.mesh.jobs.retry import FailureKind
 from services.mesh.testing.waiting import eventually
 from services.worker.adapters.executor_process import ExecutorSettings
+from services.worker.adapters.output_pipe import OutputPipe
 from services.worker.adapters.process_executor import ProcessExecutor
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import Failed, HandedBack, Snoozed
@@ -118,6 +119,66 @@ async def test_nothing_begins_if_the_lease_went_while_a_process_was_started(
 async def test_attempts_at_once_run_in_processes_of_their_own(pool: ProcessExecutor) -> None:
     results = await asyncio.gather(*(run(pool, "whoami") for _ in range(3)))
     assert len({value_of(result) for result in results}) == 3
+
+
+async def test_a_handler_that_exits_fails_though_a_thread_of_it_goes_on(
+    pool: ProcessExecutor,
+) -> None:
+    async with asyncio.timeout(30):
+        result = await run(pool, "leaves-a-thread")
+    assert isinstance(result, Failed)
+    assert result.failure.type == "ExecutorCrashed"
+
+
+async def test_a_process_that_died_idle_costs_the_next_attempt_nothing(
+    pool: ProcessExecutor,
+) -> None:
+    pid = value_of(await run(pool, "whoami"))
+    os.kill(pid, signal.SIGKILL)  # and the loop has not had a turn to see it
+    result = await pool.run(attempt_of("whoami"), b"", Follower())
+    assert isinstance(result, HandedBack)
+    assert value_of(await run(pool, "whoami")) != pid
+
+
+async def test_a_process_that_dies_before_it_reads_its_call_costs_nothing(
+    pool: ProcessExecutor,
+) -> None:
+    pid = value_of(await run(pool, "whoami"))
+    os.kill(pid, signal.SIGSTOP)
+    calling = asyncio.create_task(pool.run(attempt_of("whoami"), b"", follower := Follower()))
+    await eventually(lambda: follower.pid == pid)
+    os.kill(pid, signal.SIGKILL)
+    assert isinstance(await calling, HandedBack)
+
+
+async def test_an_output_file_outlives_its_executor_until_it_is_stored(
+    pool: ProcessExecutor, tmp_path: Path
+) -> None:
+    made = await run(pool, "makes-file", 10)
+    assert isinstance(made, Returned)
+    assert isinstance(made.content, Path)
+    assert made.release is not None
+    assert isinstance(await run(pool, "exits", 7), Failed)
+    assert made.content.read_bytes() == b"x" * 10
+    await made.release()
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_killed_executor_leaves_no_files_of_the_attempt_it_was_killed_for(
+    pool: ProcessExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lags, waiting = asyncio.Event(), asyncio.Event()
+
+    async def lag(pipe: OutputPipe) -> None:
+        lags.set()
+        await waiting.wait()
+
+    monkeypatch.setattr(OutputPipe, "catch_up", lag)
+    made = asyncio.create_task(run(pool, "makes-file", 10))
+    await lags.wait()  # it has returned its file, and nobody has got it yet
+    made.cancel()
+    await asyncio.wait({made})
+    assert os.listdir(tmp_path) == []
 
 
 async def test_an_exception_becomes_a_failure_with_its_traceback(pool: ProcessExecutor) -> None:

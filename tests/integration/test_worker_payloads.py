@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -20,7 +23,7 @@ from tests.integration.worker_rig import Rig, dispatch, new_job, rigged
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-TYPES = ("reads-file", "makes-file", "measures", "large", "shout")
+TYPES = ("reads-file", "makes-file", "measures", "large", "shout", "awaits-file")
 
 
 @pytest.fixture
@@ -71,6 +74,31 @@ def refers_to(job: UUID, key: str, data: bytes) -> bus_pb2.Dispatch:
     made.input.object.size_bytes = len(data)
     made.input.object.sha256 = hashlib.sha256(data).digest()
     return made
+
+
+@pytest.fixture
+async def hung_threads() -> AsyncIterator[None]:
+    """All threads that `asyncio.to_thread` has hang, as handlers may leave them."""
+    loop, gate = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    hung = loop.run_in_executor(None, gate.wait)
+    yield
+    gate.set()
+    await hung
+
+
+@pytest.mark.usefixtures("hung_threads")
+async def test_threads_of_handlers_that_hang_hold_up_no_inputs_and_outputs(
+    rig: Rig, upload: Upload
+) -> None:
+    reads, waits, makes, returns = (new_job() for _ in range(4))
+    await rig.scheduler.dispatch("reads-file", upload(reads, b"z" * 100_000))
+    await rig.scheduler.dispatch("awaits-file", upload(waits, b"z" * 100_000))
+    await rig.scheduler.dispatch("makes-file", dispatch(makes, 100_000))
+    await rig.scheduler.dispatch("large", dispatch(returns, 100_000))
+    for job in (reads, waits, makes, returns):
+        await rig.orchestrator.reported(job, "succeeded")
+    assert await rig.stop() == 0
 
 
 @pytest.mark.parametrize("type_", ["reads-file", "measures"])

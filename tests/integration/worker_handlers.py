@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,6 +74,13 @@ def leaves() -> None:
     sys.exit(4)
 
 
+@job("leaves-a-thread")
+def leaves_a_thread() -> None:
+    """The interpreter waits for the thread before it ends."""
+    threading.Thread(target=threading.Event().wait).start()
+    sys.exit(4)
+
+
 @job("segfaults")
 def segfaults() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -125,6 +133,11 @@ def reads_file(file: Path) -> int:
 
 
 # --- async
+
+
+@job("awaits-file")
+async def awaits_file(file: Path) -> str:
+    return file.name
 
 
 @job("noop")

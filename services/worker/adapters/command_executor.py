@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import shutil
 import signal
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from jobmesh.commands import Command
 
+from services.mesh.runtime import in_own_thread
 from services.worker.adapters.command_process import CommandProcess, Files
 from services.worker.adapters.executor_process import KEPT
 from services.worker.adapters.process_executor import Guard
@@ -34,6 +36,10 @@ SMALL_BYTES = 64 * 1024
 RETURN_SECONDS = 1.0
 #: Not the command's fault: the machine has no room for another process or file now.
 _PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+
+
+class NoFilesError(Exception):
+    """The spool folder cannot be written to; the attempt is not to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +75,15 @@ class CommandExecutor(Executor):
         scratch = self._settings.spool / f"command-{attempt.job_id}-{attempt.fence}"
         result: Returned | Failed | HandedBack | None = None
         try:
-            scratch.mkdir(mode=0o700)
-            given = await asyncio.to_thread(_input_file, scratch, source)
-            result = await self._run(attempt, Files(scratch, given), observer)
+            result = await self._run(attempt, await _files(scratch, source), observer)
+        except NoFilesError as error:
+            log.error("no place for files: %s", error, extra={"action": "spool_failed"})
+            result = HandedBack("no place for files", RETURN_SECONDS)
         except OSError as error:
             result = _not_started(attempt, error)
         finally:
             if not isinstance(result, Returned) or result.release is None:
-                await asyncio.shield(asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True))
+                await asyncio.shield(in_own_thread(shutil.rmtree, scratch, ignore_errors=True))
         return result
 
     async def close(self) -> None:
@@ -100,7 +107,7 @@ class CommandExecutor(Executor):
             return _too_large(self._settings.max_output)
         if code != 0:
             return _failed(code, process)
-        return await asyncio.to_thread(_returned, command, files)
+        return await in_own_thread(_returned, command, files)
 
     def _entered(self, process: CommandProcess) -> None:
         self._running.add(process)
@@ -110,6 +117,14 @@ class CommandExecutor(Executor):
     def _left(self, process: CommandProcess) -> None:
         self._running.discard(process)
         self._guard.remove(process.pid)
+
+
+async def _files(scratch: Path, source: bytes | Path) -> Files:
+    try:
+        os.mkdir(scratch, 0o700)
+        return Files(scratch, await in_own_thread(_input_file, scratch, source))
+    except OSError as error:
+        raise NoFilesError(str(error)) from error
 
 
 def _input_file(scratch: Path, source: bytes | Path) -> Path:
@@ -146,7 +161,7 @@ def _returned(command: Command, files: Files) -> Returned:
         return Returned(b"", "")
     if size <= SMALL_BYTES:
         return Returned(files.output.read_bytes(), command.content_type)
-    release = partial(asyncio.to_thread, shutil.rmtree, files.scratch, True)
+    release = partial(in_own_thread, shutil.rmtree, files.scratch, True)
     return Returned(files.output, command.content_type, release)
 
 

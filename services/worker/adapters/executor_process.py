@@ -21,12 +21,12 @@ from typing import Self
 
 from services.mesh.jobs.model import NO_PAYLOAD, Payload
 from services.mesh.jobs.retry import FailureKind
-from services.mesh.runtime import StartupError
+from services.mesh.runtime import StartupError, in_own_thread
 from services.worker.adapters.output_pipe import MAX_LINE, OutputPipe
 from services.worker.adapters.spawning import Child, spawn
 from services.worker.app.run import CheckpointRefused
 from services.worker.domain.attempt import Attempt
-from services.worker.domain.ending import Failed, Snoozed, crashed, failure
+from services.worker.domain.ending import Failed, HandedBack, Snoozed, crashed, failure
 from services.worker.executor import frames
 from services.worker.executor.frames import Header
 from services.worker.ports import Observer, Returned
@@ -38,6 +38,7 @@ LAST_WORDS_SECONDS = 0.1
 #: How long a process may take to end after it closed its connection.
 EXIT_SECONDS = 2.0
 READY_SECONDS = 60.0
+NOT_BEGUN = HandedBack("executor gone")
 #: Of the mesh's own variables an executor sees only those that say where it is, never a secret.
 KEPT = frozenset({"JOBMESH_ADDRESS", "JOBMESH_NAMESPACE", "JOBMESH_HOME", "JOBMESH_LOCAL_HOME"})
 
@@ -84,6 +85,10 @@ class ExecutorProcess:
         self._reader, self._writer = streams
         self._kill_grace = kill_grace
         self._last: tuple[Attempt, Observer] | None = None
+        #: The present call was answered with anything at all.
+        self._heard = False
+        #: Attempts whose output is a file here that was not stored yet.
+        self._outputs: set[Attempt] = set()
         self._output = output
         output.hear(self._printed)
         self.ended = asyncio.create_task(self._wait(), name=f"executor-{self.pid}")
@@ -135,26 +140,33 @@ class ExecutorProcess:
 
     async def call(
         self, attempt: Attempt, source: bytes | Path, observer: Observer
-    ) -> Returned | Failed | Snoozed:
+    ) -> Returned | Failed | HandedBack | Snoozed:
         """Run one attempt. Cancelled or crashed, the process is of no further use."""
-        self._last = attempt, observer
+        self._last, self._heard = (attempt, observer), False
         try:
             self._writer.write(frames.pack(*_call(attempt, source)))
             await self._writer.drain()
             result = await self._result(attempt, observer)
             await self._output.catch_up()
             return result
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError) as error:
             # The end of the stream, or half a frame: the process has ended or is about to.
             await asyncio.wait({self.ended}, timeout=EXIT_SECONDS)
-            return crashed(await self.kill(grace=0))
+            code = await self.kill(grace=0)
+            # A stream that did not end but broke: the call was not read, and no handler began.
+            unread = isinstance(error, ConnectionError) and not self._heard
+            return NOT_BEGUN if unread else crashed(code)
+        except asyncio.CancelledError:
+            self._outputs.discard(attempt)
+            raise
 
     async def _result(self, attempt: Attempt, observer: Observer) -> Returned | Failed | Snoozed:
         while True:
             header, body = await _read(self._reader)
+            self._heard = True
             kind = header["kind"]
             if kind == frames.RETURNED:
-                return self._returned(header, body)
+                return self._returned(attempt, header, body)
             if kind == frames.RAISED:
                 return _failed(header)
             if kind == frames.SNOOZED:
@@ -173,11 +185,24 @@ class ExecutorProcess:
             stored = False
         self._writer.write(frames.pack({"kind": frames.STORED, "stored": stored}))
 
-    def _returned(self, header: Header, body: bytes) -> Returned:
+    def _returned(self, attempt: Attempt, header: Header, body: bytes) -> Returned:
         if "file" in header:
-            release = partial(asyncio.to_thread, shutil.rmtree, header["scratch"], True)
+            self._outputs.add(attempt)
+            release = partial(self._release, attempt, header["scratch"])
             return Returned(Path(header["file"]), header["content_type"], release)
         return Returned(body, header["content_type"])
+
+    async def _release(self, attempt: Attempt, scratch: str) -> None:
+        """The output is stored, or given up: by then the process may have ended with another."""
+        self._outputs.discard(attempt)
+        await in_own_thread(shutil.rmtree, scratch, ignore_errors=True)
+        if not self.alive:
+            await self._clear()
+
+    async def _clear(self) -> None:
+        """Remove its files, unless one is still to be stored: whoever has that does it then."""
+        if not self._outputs:
+            await in_own_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     # --- its end
 
@@ -206,7 +231,7 @@ class ExecutorProcess:
         self._output.close()
         # Ends a call that reads from a connection which something it started holds open.
         self._writer.transport.abort()
-        await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+        await self._clear()
         return code
 
     def _printed(self, line: bytes) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from jobmesh.context import Context, Hooks
 from jobmesh.errors import AttemptCancelled, HandlerError, PermanentFailure, RetryAfter, Snooze
 from jobmesh.handlers import HandlerSpec
-from jobmesh.invocation import NO_OUTPUT, decode, encode, invoke_async, parameters_of
+from jobmesh.invocation import NO_OUTPUT, decode, encode, parameters_of
 
 from services.mesh.jobs.model import NO_PAYLOAD, Payload
 from services.mesh.jobs.retry import FailureKind
+from services.mesh.runtime import in_own_thread
 from services.worker.adapters.handler_logs import AttemptLogs
 from services.worker.adapters.tracebacks import Tracebacks
 from services.worker.domain.attempt import Attempt
@@ -58,9 +60,10 @@ class LoopExecutor(Executor):
         try:
             if isinstance(source, bytes):
                 arguments = decode(spec, source, attempt.content_type, context)
-                output = encode(await spec.function(**arguments))
             else:
-                output = await invoke_async(spec, source, attempt.content_type, context)
+                # A large file may have to be read: not in the loop, nor in the handlers' threads.
+                arguments = await in_own_thread(decode, spec, source, attempt.content_type, context)
+            output = encode(await spec.function(**arguments))
         except asyncio.CancelledError:
             context.close()
             raise
@@ -70,7 +73,7 @@ class LoopExecutor(Executor):
             return self._ended_by(error)
         if isinstance(output.content, Path):
             return Returned(
-                output.content, output.content_type, partial(asyncio.to_thread, context.close)
+                output.content, output.content_type, partial(in_own_thread, context.close)
             )
         context.close()
         if output is NO_OUTPUT:
@@ -102,8 +105,15 @@ class LoopExecutor(Executor):
         permanent = isinstance(error, PermanentFailure | HandlerError)
         kind = FailureKind.PERMANENT if permanent else FailureKind.ERROR
         text = self._tracebacks.text(error)
-        found = failure(type(error).__name__, str(error), text, kind=kind)
+        found = failure(type(error).__name__, _words(error), text, kind=kind)
         return Failed(found, error.seconds if isinstance(error, RetryAfter) else None)
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # its class is the handler's, and so is what goes wrong in it
+        return "<unprintable>"
 
 
 class HandlerLine:
@@ -113,18 +123,32 @@ class HandlerLine:
         self._attempt, self._observer = attempt, observer
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._storing: set[asyncio.Task[None]] = set()
+        #: The newest progress of threads, which the loop is told of once, however much they say:
+        #: it has no other way to keep a thread from filling it.
+        self._newest: deque[tuple[float, float, str]] = deque(maxlen=1)
+        self._is_told = False
 
     def is_cancelled(self) -> bool:
         return self._attempt.stop is not None
 
     def progress(self, done: float, total: float, message: str) -> None:
-        self._say(self._observer.progressed, done, total, message)
+        if self._is_here():
+            self._observer.progressed(done, total, message)
+        else:
+            self._newest.append((done, total, message))
+            self._tell_loop()
 
     def heartbeat(self) -> None:
-        self._say(self._observer.alive)
+        if self._is_here():
+            self._observer.alive()
+        else:
+            self._tell_loop()
 
     def extend(self, seconds: float) -> None:
-        self._say(self._observer.extended, seconds)
+        if self._is_here():
+            self._observer.extended(seconds)
+        else:
+            self._loop.call_soon_threadsafe(self._observer.extended, seconds)
 
     def checkpoint(self, data: bytes, content_type: str) -> asyncio.Task[None] | None:
         """To be awaited in the loop; in a thread it blocks until it is stored."""
@@ -147,8 +171,14 @@ class HandlerLine:
     def _is_here(self) -> bool:
         return threading.get_ident() == self._thread
 
-    def _say(self, what: Callable[..., None], *arguments: object) -> None:
-        if self._is_here():
-            what(*arguments)
+    def _tell_loop(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        self._is_told = False  # first: what comes from now on is told anew
+        if self._newest:
+            self._observer.progressed(*self._newest.pop())
         else:
-            self._loop.call_soon_threadsafe(what, *arguments)
+            self._observer.alive()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from math import ceil
 from pathlib import Path
@@ -19,6 +18,7 @@ from services.mesh.jobs.logs import (
     log_to_bytes,
 )
 from services.mesh.jobs.model import ObjectRef, Payload
+from services.mesh.runtime import in_own_thread
 from services.worker.domain.attempt import Attempt
 from services.worker.ports import Objects
 
@@ -39,10 +39,10 @@ class BlobObjects(Objects):
 
     async def download(self, ref: ObjectRef, target: Path) -> None:
         size = 0
-        with await asyncio.to_thread(target.open, "wb") as file:
+        with await in_own_thread(target.open, "wb") as file:
             async for chunk in self._inputs.get_stream(ref.key, sha256=ref.sha256):
                 size += len(chunk)
-                await asyncio.to_thread(file.write, chunk)
+                await in_own_thread(file.write, chunk)
         if size != ref.size:
             raise ObjectCorrupt(ref.key)
 
@@ -62,7 +62,7 @@ class BlobObjects(Objects):
                 key, content, content_type=content_type, write_once=True
             )
         else:
-            with await asyncio.to_thread(content.open, "rb") as file:
+            with await in_own_thread(content.open, "rb") as file:
                 ref = await self._outputs.put_stream(
                     key, _pieces(file), content_type=content_type, write_once=True
                 )
@@ -78,7 +78,7 @@ class BlobObjects(Objects):
         await self._outputs.delete([_key(attempt, LOG_SO_FAR_NAME)])
 
     async def _write_log(self, key: str, lines: Sequence[LogLine]) -> None:
-        data = await asyncio.to_thread(log_to_bytes, lines)
+        data = await in_own_thread(log_to_bytes, lines)
         await self._outputs.put_bytes(key, data, content_type=LOG_CONTENT_TYPE)
 
 
@@ -91,5 +91,5 @@ def _key(attempt: Attempt, name: str) -> str:
 
 
 async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+    while piece := await in_own_thread(file.read, PIECE_BYTES):
         yield piece

@@ -123,13 +123,16 @@ class AttachedExecutor:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if len(self._unread) > MAX_UNREAD:
-                raise SlowConsumer("the executor does not read what it is sent")
+            self._check_unread()
             unread, self._unread = self._unread, []
             for message in unread:
                 yield message
             if self._over or (self._leaving and self._is_done):
                 return
+
+    def _check_unread(self) -> None:
+        if len(self._unread) > MAX_UNREAD:
+            raise SlowConsumer("the executor does not read what it is sent")
 
     @property
     def _is_done(self) -> bool:
@@ -197,6 +200,7 @@ class AttachedExecutor:
         """The attempt, if it has it; if not, it is told so."""
         visit = self._visits.get(hold)
         if visit is None or visit.ended.done():
+            self._check_unread()  # of all it is told, only such answers have no other bound
             self.tell(Judged(*hold, Verdict.STALE))
             return None
         return visit

@@ -16,7 +16,7 @@ from services.mesh.clock import Clock
 from services.mesh.errors import DataLoss, MeshError, NotFound
 from services.mesh.jobs.logs import LogLine
 from services.mesh.jobs.model import ObjectRef, Payload
-from services.mesh.runtime import Backoff
+from services.mesh.runtime import Backoff, in_own_thread
 from services.worker.domain.attempt import Attempt
 from services.worker.domain.ending import (
     EMPTY_SUCCESS,
@@ -24,6 +24,7 @@ from services.worker.domain.ending import (
     Failed,
     HandedBack,
     Succeeded,
+    failure,
     unreadable_input,
 )
 from services.worker.ports import Objects, Returned
@@ -36,6 +37,8 @@ STORE_AWAY_SECONDS = 5.0
 #: How long the ending of an attempt waits for its log to be kept.
 LOG_SECONDS = 5.0
 PAUSES = Backoff(first=0.2, ceiling=3.0)
+#: The file that a handler returned is gone, or not to be read: the handler's doing.
+_UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
 
 class Courier:
@@ -83,7 +86,7 @@ class Courier:
     async def clear(self, attempt: Attempt) -> None:
         """Remove what was downloaded for the attempt."""
         with suppress(OSError):
-            await asyncio.to_thread(self._file(attempt).unlink, missing_ok=True)
+            await in_own_thread(self._file(attempt).unlink, missing_ok=True)
 
     def _file(self, attempt: Attempt) -> Path:
         return self._spool / f"{attempt.job_id}-{attempt.fence}.input"
@@ -107,6 +110,8 @@ class Courier:
         while True:
             try:
                 return Succeeded(await self._objects.store(attempt, content, content_type))
+            except _UNREADABLE as error:
+                return Failed(failure("OutputUnreadable", str(error)))
             except (MeshError, OSError) as error:
                 failures += 1
                 pause = PAUSES.delay(failures)

@@ -31,6 +31,7 @@ class Limits:
         self._total_end = None if total_left is None else self._began + total_left
         #: Checkpoints under way: a handler that waits for the mesh is not silent.
         self._waiting = 0
+        self._is_over = False
         self._end_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
         self._set_end()
@@ -47,7 +48,7 @@ class Limits:
 
     def extend(self, seconds: float) -> None:
         """It may run for so long from now. Without a bound there is nothing to extend."""
-        if self._seconds[Stop.TIMEOUT] is not None:
+        if self._seconds[Stop.TIMEOUT] is not None and not self._is_over:
             self._seconds[Stop.TIMEOUT] = round(self._loop.time() - self._began + seconds, 3)
             self._set_end()
 
@@ -57,7 +58,8 @@ class Limits:
         self.sign()
 
     def end(self) -> None:
-        """The handler has ended, or is being stopped."""
+        """The handler has ended, or is being stopped; what it left behind may still speak."""
+        self._is_over = True
         for timer in (self._end_timer, self._silence_timer):
             if timer is not None:
                 timer.cancel()

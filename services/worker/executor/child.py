@@ -157,16 +157,22 @@ def main(argv: list[str]) -> int:
     # What a handler starts must not hold our end open after we are gone.
     connection.set_inheritable(False)
     link = Link(connection)
-    original = sys.stderr
+    originals = sys.stdout, sys.stderr
     streams = (_stand_in(link, "stdout"), _stand_in(link, "stderr"))
     sys.stdout, sys.stderr = streams
     logging.basicConfig(stream=streams[1], level=logging.INFO, format="%(levelname)s %(message)s")
     try:
         handlers = load_handlers(app)
     except BaseException as error:
-        original.write(f"executor cannot load app {app!r}: {error}\n")
+        originals[1].write(f"executor cannot load app {app!r}: {error}\n")
         return EXIT_UNUSABLE
-    Child(link, handlers, Path(scratch)).serve(streams)
+    try:
+        Child(link, handlers, Path(scratch)).serve(streams)
+    finally:
+        sys.stdout, sys.stderr = originals
+        # The worker waits for this end, and a thread of a handler may keep us from leaving.
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
     return 0
 
 

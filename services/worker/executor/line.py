@@ -21,6 +21,8 @@ from services.worker.executor.frames import Header
 #: Between two signs of life that reach the worker. Progress timeouts shorter than a few of these
 #: make no sense.
 INTERVAL_SECONDS = 0.05
+#: A line that is longer comes in pieces. Some never end: a progress bar writes over itself.
+MAX_LINE = 8192
 
 
 class Link:
@@ -39,7 +41,9 @@ class Link:
 
 
 class HandlerLine:
-    """The hooks of one attempt's context."""
+    """The hooks of one attempt's context. A thread that outlives the attempt is not heard: the
+    worker would take its words for those of the next one.
+    """
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -53,24 +57,28 @@ class HandlerLine:
     def progress(self, done: float, total: float, message: str) -> None:
         header = {"kind": frames.PROGRESS, "done": done, "total": total, "message": message}
         with self._lock:
+            if self._is_over:
+                return
             wait = self._next_time - time.monotonic()
             if wait <= 0:
                 self._pass_on(header)
                 return
             self._held_back = header
-            if self._timer is None and not self._is_over:
+            if self._timer is None:
                 self._timer = threading.Timer(wait, self._late)
                 self._timer.daemon = True
                 self._timer.start()
 
     def heartbeat(self) -> None:
         with self._lock:
-            if self._next_time <= time.monotonic():
+            if not self._is_over and self._next_time <= time.monotonic():
                 # Progress that its timer is about to send is a sign of life as well.
                 self._pass_on(self._held_back or {"kind": frames.HEARTBEAT})
 
     def extend(self, seconds: float) -> None:
-        self._link.send({"kind": frames.EXTEND, "seconds": seconds})
+        with self._lock:
+            if not self._is_over:
+                self._link.send({"kind": frames.EXTEND, "seconds": seconds})
 
     def checkpoint(self, data: bytes, content_type: str) -> None:
         """Returns when it is stored."""
@@ -130,7 +138,10 @@ class Printed(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with self._lock:
-            *lines, self._rest = (self._rest + text).split("\n")
+            *lines, rest = (self._rest + text).split("\n")
+            if len(rest) >= MAX_LINE:
+                lines, rest = [*lines, rest], ""
+            self._rest = rest
         for line in lines:
             self._tell(line)
         return len(text)
@@ -143,5 +154,7 @@ class Printed(io.TextIOBase):
             self._tell(rest)
 
     def _tell(self, line: str) -> None:
+        pieces = [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [""]
         with suppress(OSError):  # the worker is gone; so are we, soon
-            self._link.send({"kind": frames.PRINTED, "stream": self._stream, "line": line})
+            for piece in pieces:
+                self._link.send({"kind": frames.PRINTED, "stream": self._stream, "line": piece})

@@ -95,6 +95,16 @@ async def later() -> None:
     raise RetryAfter(3.0)
 
 
+class Unspeakable(Exception):  # noqa: N818 - it is no mere error
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@job("unspeakable")
+async def unspeakable() -> None:
+    raise Unspeakable
+
+
 @job("double")
 async def double(n: int) -> int:
     return 2 * n
@@ -109,6 +119,7 @@ HANDLERS: list[JobFunction[Any, Any]] = [
     is_cancelled_by_a_timer,
     cancels_and_returns,
     later,
+    unspeakable,
     double,
 ]
 
@@ -351,3 +362,11 @@ async def test_one_that_is_stopped_before_it_begins_is_handed_back_at_once(runne
     async with asyncio.timeout(0.05):  # less than a deaf one is waited for
         assert isinstance(await notes.ending(), HandedBack)
     assert stopped.start_us == 0
+
+
+async def test_an_exception_that_has_no_words_is_a_failure_like_others(runner: Runner) -> None:
+    notes = Notes()
+    runner.launch(attempt("unspeakable"), notes)
+    ending = await notes.ending()
+    assert isinstance(ending, Failed)
+    assert ending.failure.type == "Unspeakable"

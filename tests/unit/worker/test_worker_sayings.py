@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -22,6 +24,7 @@ from services.mesh.telemetry.tracing import Tracing
 from services.mesh.testing.waiting import eventually
 from services.worker.adapters.handler_logs import AttemptLogs
 from services.worker.adapters.instruments import WorkerInstruments
+from services.worker.adapters.loop_executor import HandlerLine as LoopLine
 from services.worker.adapters.loop_executor import LoopExecutor
 from services.worker.app.courier import Courier
 from services.worker.app.run import Keeper
@@ -303,3 +306,21 @@ async def test_what_an_attempt_left_behind_is_not_heard(runner: Runner, store: S
 async def test_who_says_nothing_has_no_log(runner: Runner, store: Store) -> None:
     await ending_of(runner, attempt("snoozes"))
     assert store.kept == []
+
+
+async def test_a_thread_that_says_much_does_not_fill_the_loop() -> None:
+    heard: list[float] = []
+    observer: Any = Mock(progressed=lambda done, total, message: heard.append(done))
+    line = LoopLine(Attempt(uuid4().bytes, 1, "counts", "default", 1), observer)
+
+    def talk() -> None:
+        for n in range(1000):
+            line.progress(n, 1000, "")
+            line.heartbeat()
+
+    talking = threading.Thread(target=talk)
+    talking.start()
+    talking.join()  # the loop has no turn meanwhile
+    await asyncio.sleep(0)
+    assert heard == [999]
+    observer.alive.assert_not_called()
