@@ -74,7 +74,8 @@ class PutLine:
         call: StreamCall = self._orchestrator.PutJobsStream()  # type: ignore[assignment]
         try:
             async with asyncio.timeout(OPENING_SECONDS):
-                await call.read()
+                if await call.read() is grpc.aio.EOF:
+                    return  # it ended before it said that it takes puts
             line = self._line = _Line(call, self._tasks)
             self._opening, pause = False, 0.0
             await line.listen()

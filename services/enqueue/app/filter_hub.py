@@ -109,14 +109,17 @@ class FilterHub:
 
     async def _deliver(self, watch: FilterWatch, *, resumed: bool) -> Deliveries:
         told = False
+        next_join, loop = 0.0, asyncio.get_running_loop()
         next_beat = self._clock.monotonic() + self._heartbeat
         while True:
-            if watch.pending:
+            # News of other shards must not make us ask again for those that are away.
+            if watch.pending and loop.time() >= next_join:
                 async with aclosing(self._join(watch, resumed=resumed)) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
                         # Whoever resumes where nothing happened is told so, by a heartbeat.
                         told = told or resumed
+                next_join = loop.time() + self._reread
             while watch.outbox:
                 if (news := watch.take()) is not None:
                     yield news
@@ -163,15 +166,17 @@ class FilterHub:
                     yield delivery
 
     async def _list(self, watch: FilterWatch) -> Deliveries:
-        """Take places, then deliver the live jobs of those shards."""
+        """Take places, then deliver the live jobs of those shards.
+
+        A shard that goes away meanwhile is listed again when it is back, and keeps its place: what
+        was shown of it may end before that, and would not be in the second list.
+        """
         begun = {shard for shard in watch.pending if await self._begin(watch, shard)}
         before, left, more = "", SNAPSHOT_JOBS, bool(begun)
-        while more and left > 0 and not self._drain.is_set():
+        while more and left > 0 and begun and not self._drain.is_set():
             async with self._room:
                 page = await self._source.live_jobs(watch.filter.namespace, watch.matching, before)
-            for shard in begun.intersection(page.missing):
-                begun.discard(shard)
-                watch.attached.discard(shard)
+            begun.difference_update(page.missing)
             listed = [
                 Delivery(Kind.SNAPSHOT, job.message)
                 for shard, job in page.jobs[:left]
@@ -183,11 +188,13 @@ class FilterHub:
             left, more = left - len(page.jobs), page.more
             before = page.jobs[-1][1].job_id if page.jobs else ""
         if more and left > 0:
-            return  # we drain: the list has no end, and no token may say that it has
+            return  # we drain, or all went away: no token may say that the list has an end
         for shard in begun:
             await self._settle(watch, shard)
 
     async def _begin(self, watch: FilterWatch, shard: str) -> bool:
+        if shard in watch.attached:
+            return True
         try:
             at = await self._tails[shard].begin()
         except MeshError:
@@ -201,10 +208,8 @@ class FilterHub:
         try:
             end = await self._source.page(shard, None)
         except MeshError:
-            watch.attached.discard(shard)
             return
-        watch.progress.listed(shard, end.next_xid)
-        watch.pending.discard(shard)
+        watch.listed(shard, end.next_xid)
         self._tails[shard].nudge()
 
     async def _catch_up(self, watch: FilterWatch, shard: str) -> Deliveries:
@@ -235,10 +240,10 @@ class FilterHub:
                 return
 
     def _catch_place(self, watch: FilterWatch) -> None:
-        """The outbox is empty: the watch stands where its tails stand."""
+        """The outbox is empty: the watch stands where its tails stand, but for what is held."""
         for shard in watch.attached:
             at = self._tails[shard].at
-            if at is not None:
+            if at is not None and watch.progress.is_listed(shard):
                 watch.progress.reached(shard, at)
 
     # --- what the tails bring

@@ -21,6 +21,7 @@ class FilterWatch:
         "digest",
         "failure",
         "filter",
+        "held",
         "limit",
         "matching",
         "most",
@@ -36,6 +37,8 @@ class FilterWatch:
         self.digest = filter_digest(wanted.identity())
         self.progress = FilterProgress()
         self.outbox: deque[Placed] = deque()
+        #: Events of shards whose jobs are not listed yet: snapshots come before them.
+        self.held: deque[Placed] = deque()
         self.wake = asyncio.Event()
         #: Why it must end, once the outbox is empty.
         self.failure: MeshError | None = None
@@ -46,11 +49,22 @@ class FilterWatch:
     def post(self, event: Placed) -> None:
         """Take an event of its namespace, if it is wanted; nothing more once one did not fit."""
         if self.failure is None and self.filter.wants(event.type, event.state, event.labels):
-            if len(self.outbox) >= self.limit:
+            if len(self.outbox) + len(self.held) >= self.limit:
                 self.failure = SlowConsumer()
             else:
-                self.outbox.append(event)
+                self._queue_of(event).append(event)
             self.wake.set()
+
+    def listed(self, shard: str, next_xid: int) -> None:
+        """The shard's jobs were all shown: from now on its events are, and those that waited."""
+        self.progress.listed(shard, next_xid)
+        self.pending.discard(shard)
+        waiting, self.held = self.held, deque()
+        for event in waiting:
+            self._queue_of(event).append(event)
+
+    def _queue_of(self, event: Placed) -> deque[Placed]:
+        return self.outbox if self.progress.is_listed(event.shard) else self.held
 
     def take(self) -> Delivery | None:
         """The next delivery: an event, or many of them as one; None if there is no news."""

@@ -173,6 +173,7 @@ class Intake(Generic[T, R]):
 
     async def _end(self, reader: asyncio.Task[None]) -> None:
         """Leave nothing behind, whoever ended the stream."""
+        self._waiting.clear()  # or a batch that lands in this moment would begin the next one
         reader.cancel()
         tasks: set[asyncio.Task[None] | asyncio.Task[R]] = {reader}
         for batch in self._batches:
@@ -182,5 +183,4 @@ class Intake(Generic[T, R]):
             await asyncio.wait(tasks)
         finally:
             # Also if that is cancelled once more: nobody else would ever give it back.
-            self._waiting.clear()
             self._room.give_back(self._bytes, self._items)

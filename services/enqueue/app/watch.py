@@ -11,12 +11,15 @@ from typing import Any
 from services.enqueue.domain.tokens import ResumeTokens
 from services.enqueue.domain.watching import Progress, Step
 from services.enqueue.ports import Change
+from services.mesh.errors import MeshError, SlowConsumer
 from services.mesh.jobs import ids
 from services.mesh.jobs.record import record
 
 #: Watches of more jobs than this get their (longer) token with heartbeats and now and then only.
 TOKEN_EACH_TIME = 32
 TOKEN_EVERY = 64
+#: Changes of one job that are kept though they came too early; those beyond are read.
+MOST_EARLY = 32
 
 
 def by_key(job_ids: Iterable[str]) -> dict[bytes, str]:
@@ -71,7 +74,8 @@ class Watch:
         self._tokens = ResumeTokens(job_ids)
         self.outbox: deque[Delivery] = deque()
         self.wake = asyncio.Event()
-        self.slow = False
+        #: Why it must end, once the outbox is empty.
+        self.failure: MeshError | None = None
         self.began = False
         #: By the monotonic clock: before then there is no need to compare its jobs with their rows.
         self.read_until = 0.0
@@ -82,6 +86,21 @@ class Watch:
         #: Changes that came before those they continue, by job and version.
         self._early: dict[str, dict[int, Change]] = {}
         self._limit = limit
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to deliver, or an end to make."""
+        return bool(self.outbox or self.failure or self.advances)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes what is read: it has begun, and need not end."""
+        return self.began and self.failure is None
+
+    def fail(self, error: MeshError) -> None:
+        """End it, once the outbox is empty."""
+        self.failure = self.failure or error
+        self.wake.set()
 
     def snapshot(self, change: Change) -> None:
         if self._is_too_slow_for(change):
@@ -116,7 +135,9 @@ class Watch:
             if self._early:
                 self._continue(change)
         elif step is Step.GAP:
-            self._early.setdefault(change.job_id, {})[change.version] = change
+            early = self._early.setdefault(change.job_id, {})
+            if len(early) < MOST_EARLY:
+                early[change.version] = change
         return step is Step.GAP
 
     def _continue(self, change: Change) -> None:
@@ -161,11 +182,11 @@ class Watch:
         """Whether there is no room for it. Then it is noted nowhere, nor is anything after it, even
         if there is room again: else tokens would cover what was not delivered.
         """
-        if not self.slow and len(self.outbox) >= self._limit:
+        if self.failure is None and len(self.outbox) >= self._limit:
             wanted = change.terminal or not self.ends_only
-            self.slow = wanted and change.version > self.progress.seen().get(change.job_id, 0)
-            self.wake.set()
-        return self.slow
+            if wanted and change.version > self.progress.seen().get(change.job_id, 0):
+                self.fail(SlowConsumer())
+        return self.failure is not None
 
     def _post(self, delivery: Delivery) -> None:
         self.outbox.append(delivery)

@@ -10,7 +10,7 @@ from services.enqueue.app.watch import Delivery, Kind, Watch, by_key
 from services.enqueue.domain.tokens import read_resume_token
 from services.enqueue.ports import Change, HintFeed, JobSource, ProgressFeed
 from services.mesh.clock import Clock
-from services.mesh.errors import ShardUnavailable, SlowConsumer
+from services.mesh.errors import JobNotFound, ShardUnavailable
 from services.mesh.runtime import Counts, DrainSignal, Loop
 from services.mesh.telemetry.metrics import Metrics
 
@@ -92,12 +92,13 @@ class WatchHub(Loop):
                 # Whoever resumes where nothing happened should not wait to hear that it worked.
                 yield Delivery(Kind.HEARTBEAT, None, watch.token(), tuple(self._lagging))
             while True:
-                while watch.advances:
+                # Those there are now: handlers may say more than a slow reader takes.
+                for _ in range(len(watch.advances)):
                     yield watch.take_advance()
                 while watch.outbox:
                     yield watch.take()
-                if watch.slow:
-                    raise SlowConsumer
+                if watch.failure is not None:
+                    raise watch.failure
                 if watch.progress.done:
                     return
                 if self._drain.is_set():
@@ -142,9 +143,7 @@ class WatchHub(Loop):
             list(wanted.items()), lambda part: self._source.changes_after(dict(part))
         )
         if full:
-            ended, away = await self._read(
-                self._awaited(began), lambda part: self._source.ends("", by_key(part))
-            )
+            ended, away = await self._read_ends(began)
             read, lagging = read + ended, lagging | away
             now = self._clock.monotonic()
             self._next_full = max(began + self._reread, now + COMPARE_REST * (now - began))
@@ -165,9 +164,24 @@ class WatchHub(Loop):
             self._offer(changes)
         return read, lagging
 
+    async def _read_ends(self, now: float) -> tuple[int, set[str]]:
+        """As `_read`. A job that is there no more ends the watches of it, and hurts no others."""
+        while True:
+            try:
+                return await self._read(
+                    self._awaited(now), lambda part: self._source.ends("", by_key(part))
+                )
+            except JobNotFound as error:
+                job_id = error.metadata["job_id"]
+                waiting = [w for w in self._watches.get(job_id, ()) if job_id in w.progress.live()]
+                for watch in waiting:
+                    watch.fail(error)
+                if not waiting:
+                    raise
+
     def _awaited(self, now: float) -> Sequence[str]:
         """The jobs whose end is awaited, and may have been missed."""
-        watches = (w for w in self._all if w.ends_only and w.began and now >= w.read_until)
+        watches = (w for w in self._all if w.ends_only and w.is_open and now >= w.read_until)
         return list({job_id for watch in watches for job_id in watch.progress.live()})
 
     def _offer(self, changes: Iterable[Change]) -> bool:
@@ -184,7 +198,7 @@ class WatchHub(Loop):
         """The least version seen of each job, over the watches that want it read."""
         cursors: dict[str, int] = {}
         for watch in self._all:
-            if watch.began and not watch.ends_only:
+            if watch.is_open and not watch.ends_only:
                 for job_id in jobs_of(watch):
                     version = watch.progress.seen()[job_id]
                     cursors[job_id] = min(version, cursors.get(job_id, version))
@@ -240,13 +254,14 @@ class WatchHub(Loop):
     async def _news(self, watch: Watch) -> bool:
         """Wait for something to deliver; False if nothing came for a heartbeat's time."""
         watch.wake.clear()
-        if watch.outbox or watch.slow or watch.advances:
+        if watch.has_news:
             return True
         try:
             async with asyncio.timeout(self._heartbeat):
                 await watch.wake.wait()
         except TimeoutError:
-            return False
+            # Something may come at this very moment: the heartbeat's token would cover it.
+            return watch.has_news
         return True
 
     async def _wake_on_drain(self) -> None:

@@ -4,7 +4,8 @@ Each shard has an order of its events, and a watch has a place in each. It begin
 the place is taken first, the jobs are listed then, so nothing can fall between the two; what comes
 from the order and was in the listed state already is left out, by its version. That memory is
 needed until the place has passed everything the listing can have seen (`listed`); from then on the
-places alone say where the watch is, and they are its token.
+places alone say where the watch is, and they are its token. A place is taken once: if a listing is
+broken off and made again, what it showed the first time is followed by the order from there.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class FilterProgress:
         """The shard's jobs are to be listed; until they are there is no token."""
         self._unlisted.add(shard)
 
+    def is_listed(self, shard: str) -> bool:
+        """Whether its events may be delivered: no job of it has yet to be shown."""
+        return shard not in self._unlisted
+
     def begin(self, shard: str, at: Position) -> None:
         """What follows this place will come."""
         self._at[shard] = at
@@ -71,8 +76,8 @@ class FilterProgress:
         return self._at
 
     def snapshot(self, job_id: str, version: int) -> bool:
-        """A job was listed; whether that is news."""
-        if version <= self._versions.get(job_id, 0):
+        """A job was listed; whether that is news. What was shown before goes on by its events."""
+        if job_id in self._versions:
             return False
         self._versions[job_id] = version
         return True

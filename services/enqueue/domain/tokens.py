@@ -16,6 +16,8 @@ _DIGEST = 8
 #: Of the tokens of watches by filter; a later form gets another number.
 PLACES_VERSION = 1
 MAX_INT8 = 2**63
+#: Of a job; what follows it is still a number that a shard can be asked about.
+MAX_VERSION = 2**31 - 2
 
 
 def page_token(last: str, query: bytes) -> str:
@@ -28,9 +30,10 @@ def read_page_token(token: str, query: bytes) -> str:
     if not token:
         return ""
     data = _unpack(token)
-    if data is None or data.get("query") != _digest(query) or not isinstance(data["after"], str):
+    after = data.get("after") if data is not None and data.get("query") == _digest(query) else None
+    if not isinstance(after, str):
         raise PageTokenInvalid
-    return data["after"]
+    return after
 
 
 def read_job_page_token(token: str, query: bytes) -> str:
@@ -70,7 +73,7 @@ def read_resume_token(token: str, job_ids: Sequence[str]) -> dict[str, int]:
     seen = data.get("seen")
     if not isinstance(seen, list) or len(seen) != len(ordered):
         raise ResumeTokenInvalid
-    if not all(type(version) is int and version >= 0 for version in seen):
+    if not all(type(version) is int and 0 <= version <= MAX_VERSION for version in seen):
         raise ResumeTokenInvalid
     return dict(zip(ordered, seen, strict=True))
 
@@ -121,6 +124,6 @@ def _unpack(token: str) -> dict[str, object] | None:
     try:
         text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         data = json.loads(text)
-    except (ValueError, binascii.Error):
+    except (ValueError, binascii.Error, RecursionError):
         return None
     return data if isinstance(data, dict) else None

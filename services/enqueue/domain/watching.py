@@ -28,7 +28,8 @@ class Progress:
         """With `ends_only` a version seen is that of the end."""
         self._seen = dict(seen)
         self._live = {job_id for job_id, version in seen.items() if not (ends_only and version)}
-        self._gaps: set[str] = set()
+        #: Of each job with a gap, the last version that is missing. A gap may close in part.
+        self._gaps: dict[str, int] = {}
 
     @property
     def done(self) -> bool:
@@ -62,10 +63,11 @@ class Progress:
         if job_id not in self._live or version <= self._seen[job_id]:
             return Step.OLD
         if version > self._seen[job_id] + 1:
-            self._gaps.add(job_id)
+            self._gaps[job_id] = max(version - 1, self._gaps.get(job_id, 0))
             return Step.GAP
         self._seen[job_id] = version
-        self._gaps.discard(job_id)
+        if self._gaps and version >= self._gaps.get(job_id, version):
+            self._gaps.pop(job_id, None)
         if terminal:
             self._end(job_id)
         return Step.DELIVER
@@ -80,4 +82,4 @@ class Progress:
 
     def _end(self, job_id: str) -> None:
         self._live.discard(job_id)
-        self._gaps.discard(job_id)
+        self._gaps.pop(job_id, None)

@@ -226,6 +226,34 @@ async def test_a_stream_that_is_cancelled_again_while_it_ends_gives_its_room_bac
     assert (room._used, room._items) == (0, 0)
 
 
+async def test_a_batch_that_lands_while_the_stream_ends_begins_no_other():
+    begun, lands = [], asyncio.Event()
+    closing = asyncio.Event()
+
+    async def store(first, items):
+        begun.append(first)
+        if first == 1:
+            await lands.wait()
+            closing.set()  # whoever waits for it goes on before it is told that this has landed
+        elif first > 1:
+            await asyncio.Event().wait()
+        return items
+
+    async def parcels():
+        for number in range(UNDER_WAY + 4):
+            yield Parcel([number], 1, alone=True)
+        await asyncio.Event().wait()
+
+    acks = Intake(store, Room(), DrainSignal()).acks(parcels())
+    await anext(acks)
+    await eventually(lambda: len(begun) == 1 + UNDER_WAY)
+    lands.set()
+    await closing.wait()
+    await acks.aclose()
+    await settled()
+    assert begun == list(range(1 + UNDER_WAY))
+
+
 async def _all(intake, parcels):
     acked = []
     async with aclosing(intake.acks(parcels)) as acks:

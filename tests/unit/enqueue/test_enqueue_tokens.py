@@ -1,10 +1,14 @@
 """Tokens come back as they went out, or are refused."""
 
+import base64
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.enqueue.domain.tokens import (
+    MAX_VERSION,
     page_token,
     read_job_page_token,
     read_page_token,
@@ -19,7 +23,7 @@ ids = st.lists(st.uuids().map(str), min_size=1, max_size=20, unique=True)
 
 @given(ids, st.data())
 def test_a_resume_token_returns_every_version_whatever_the_order_of_the_ids(jobs, data):
-    versions = {job: data.draw(st.integers(0, 2**31)) for job in jobs}
+    versions = {job: data.draw(st.integers(0, MAX_VERSION)) for job in jobs}
     token = resume_token(jobs, versions)
     assert read_resume_token(token, data.draw(st.permutations(jobs))) == versions
 
@@ -40,6 +44,33 @@ def test_garbage_is_no_resume_token(garbage):
 
 @given(st.text(max_size=200).filter(bool))
 def test_garbage_is_no_page_token(garbage):
+    with pytest.raises(PageTokenInvalid):
+        read_page_token(garbage, b"query")
+
+
+def altered(token, **fields):
+    """A token with other fields; those that are None are left out."""
+    data = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))) | fields
+    kept = {name: value for name, value in data.items() if value is not None}
+    return base64.urlsafe_b64encode(json.dumps(kept).encode()).decode()
+
+
+@pytest.mark.parametrize("version", [-1, 2**31 - 1, 2**31, 2**63, 2**70, True, 1.0, "1"])
+def test_a_version_that_no_job_has_is_in_no_resume_token(version):
+    token = resume_token([JOB], {JOB: 1})
+    with pytest.raises(ResumeTokenInvalid):
+        read_resume_token(altered(token, seen=[version]), [JOB])
+
+
+def test_a_page_token_that_names_no_place_is_refused():
+    with pytest.raises(PageTokenInvalid):
+        read_page_token(altered(page_token(JOB, b"query"), after=None), b"query")
+
+
+def test_what_is_nested_without_end_is_no_token():
+    garbage = base64.urlsafe_b64encode(b"[" * 60_000).decode()
+    with pytest.raises(ResumeTokenInvalid):
+        read_resume_token(garbage, [JOB])
     with pytest.raises(PageTokenInvalid):
         read_page_token(garbage, b"query")
 

@@ -20,6 +20,7 @@ from services.mesh.errors import OutcomeUnknown, Overloaded
 from services.mesh.rpc import open_channel
 from services.mesh.runtime import Tasks, deadline
 from services.mesh.testing.waiting import eventually
+from services.orchestrator import servicer_puts
 from services.orchestrator.servicer_puts import PutStream
 
 
@@ -62,6 +63,15 @@ class Older(Peer):
     """One of the version before."""
 
     PutJobsStream = rpc.OrchestratorServiceServicer.PutJobsStream
+
+
+class Closed(Peer):
+    """One that ends a line before it has said anything."""
+
+    async def PutJobsStream(self, request_iterator, context):
+        self.ways.append("closed")
+        for response in ():
+            yield response
 
 
 class Desk:
@@ -145,6 +155,16 @@ async def test_an_orchestrator_of_the_version_before_gets_calls(desk):
     assert desk.peer.ways == ["call", "call"]
 
 
+@pytest.mark.parametrize("desk", [Closed], indirect=True)
+async def test_a_call_that_ends_before_it_says_anything_is_no_line(desk, monkeypatch):
+    lines = []
+    monkeypatch.setattr(put_line, "_Line", lambda *given: lines.append(given))
+    await desk.put("a")
+    await eventually(lambda: desk.line._not_before > 0)
+    assert not lines
+    assert await desk.put("b") == "b"
+
+
 async def test_what_is_under_way_when_the_line_breaks_is_unknown(desk):
     await desk.opened()
     desk.peer.gates["a"] = asyncio.Event()
@@ -200,6 +220,16 @@ async def test_a_put_without_an_answer_is_given_up(desk, monkeypatch):
     desk.peer.gates["a"] = asyncio.Event()
     with pytest.raises(OutcomeUnknown):
         await desk.put("a")
+
+
+async def test_a_put_that_is_cut_at_the_other_end_is_answered(desk, monkeypatch):
+    monkeypatch.setattr(servicer_puts, "MOST_SECONDS", 0.05)
+    await desk.opened()
+    desk.peer.gates["a"] = asyncio.Event()
+    with pytest.raises(OutcomeUnknown):
+        await desk.put("a")
+    assert desk.line._line.is_open, "it is of this put only"
+    assert await desk.put("b") == "b"
 
 
 async def test_a_line_is_renewed_by_age(desk, monkeypatch):

@@ -71,3 +71,21 @@ async def test_hints_are_looked_through_for_ends_while_nobody_wants_more():
             await anext(all_of_it)
             assert not stand.feed.ends_only()
         assert stand.feed.ends_only()
+
+
+async def test_a_job_that_is_there_no_more_ends_its_watch_and_no_other():
+    stand = Stand()
+    stand.rows.add(J)
+    stand.rows.add(K)
+    async with (
+        aclosing(stand.hub.watch("n", [J], "", ends_only=True)) as of_one_deleted,
+        aclosing(stand.hub.watch("n", [K], "", ends_only=True)) as other,
+    ):
+        await anext(of_one_deleted)
+        await anext(other)
+        del stand.rows.events[J]
+        stand.rows.add(K, ended=True)
+        await stand.reread()
+        assert (await news(other)).message == "k v2"
+        with pytest.raises(JobNotFound):
+            await news(of_one_deleted)

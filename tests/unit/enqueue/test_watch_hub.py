@@ -365,3 +365,87 @@ async def test_one_token_covers_a_whole_batch():
     stand.hub.hinted([stand.rows.add(J)])
     async with aclosing(stand.hub.watch("n", [J, K], first.token, most=10)) as watch:
         assert [d.message for d in (await anext(watch)).message] == ["j v2"]
+
+
+class JustInTime(asyncio.Event):
+    """An event for which a wait is given up at the very moment that something happens."""
+
+    def __init__(self, happens):
+        super().__init__()
+        self.happens = happens
+
+    async def wait(self):
+        try:
+            return await super().wait()
+        except asyncio.CancelledError:
+            self.happens()
+            raise
+
+
+async def test_the_token_of_a_heartbeat_covers_nothing_that_was_not_delivered():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        (only,) = stand.hub._all
+        only.wake = JustInTime(lambda: stand.hub.hinted([stand.rows.add(J)]))
+        last = await anext(watch)
+    async with aclosing(stand.hub.watch("n", [J], last.token)) as watch:
+        stand.hub.hinted([stand.rows.add(J, ended=True)])
+        rest = [d.message async for d in watch if d.message]
+    assert [message for message in (last.message, *rest) if message] == ["j v2", "j v3"]
+
+
+async def test_handlers_that_say_more_than_is_read_hold_up_no_transition():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "", progress=True)) as watch:
+        await anext(watch)
+        stand.hub.advanced([(J, "said")])
+        await anext(watch)
+        stand.hub.hinted([stand.rows.add(J)])
+        read = []
+        for _ in range(3):
+            stand.hub.advanced([(J, "said")])
+            read.append((await anext(watch)).message)
+    assert "j v2" in read
+
+
+async def test_nothing_is_read_for_a_watch_that_was_cut_off():
+    stand = Stand(backlog=2)
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        stand.hub.hinted([stand.rows.add(J) for _ in range(3)])
+        reads = reads_of(stand)
+        await stand.reread()
+        assert reads == []
+        assert [d.message for d in await take(watch, 2)] == ["j v2", "j v3"]
+        with pytest.raises(SlowConsumer):
+            await anext(watch)
+
+
+async def test_of_what_comes_too_early_no_more_is_kept_than_a_moment_brings():
+    stand = Stand(backlog=5000)
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        second, *early = [stand.rows.add(J) for _ in range(2000)]
+        stand.hub.hinted(early)
+        (only,) = stand.hub._all
+        assert sum(map(len, only._early.values())) < 100
+        stand.hub.hinted([second])
+        await stand.reread()
+        assert [d.message for d in await take(watch, 2000)] == [f"j v{n}" for n in range(2, 2002)]
+
+
+async def test_a_gap_that_closed_in_part_waits_for_no_re_read():
+    stand = Stand()
+    stand.rows.add(J)
+    async with aclosing(stand.hub.watch("n", [J], "")) as watch:
+        await anext(watch)
+        second, _, fourth = [stand.rows.add(J) for _ in range(3)]
+        stand.hub.hinted([fourth])
+        stand.hub.hinted([second])
+        await stand.hub.run_once()  # as the timer of the gap would
+        assert [d.message for d in await take(watch, 3)] == ["j v2", "j v3", "j v4"]

@@ -39,6 +39,15 @@ def test_a_closed_gap_is_forgotten():
     assert progress.missing() == {}
 
 
+def test_a_gap_that_closed_in_part_is_still_read():
+    progress = Progress({"j": 3})
+    progress.offer("j", 7, False)
+    progress.offer("j", 4, False)
+    assert progress.missing() == {"j": 4}
+    progress.offer("j", 6, False)
+    assert progress.missing() == {"j": 4}
+
+
 def test_nothing_follows_the_terminal_version():
     progress = Progress({"j": 3})
     assert progress.offer("j", 4, True) is Step.DELIVER
