@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
-from jobmesh.v1 import job_pb2, topology_pb2
+from google.protobuf.message import Message
+from jobmesh.v1 import bus_pb2, job_pb2, topology_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.mesh.errors import InvalidField, MeshError
 from services.mesh.jobs import ids
 from services.mesh.jobs.health import Health
-from services.mesh.jobs.model import NewJob, Position
+from services.mesh.jobs.model import JobEvent, NewJob, Position
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import BucketMap, ShardState
 from services.mesh.rpc.items import to_item_error
@@ -24,7 +26,7 @@ from services.mesh.store.answers import (
     PutOutcome,
     PutResult,
 )
-from services.mesh.wire.events import ID_BYTES, event_to_proto
+from services.mesh.wire.events import ID_BYTES, event_batch, event_to_proto
 from services.mesh.wire.jobs import fill_job, job_to_proto, new_job_from_proto
 from services.mesh.wire.ties import ties_from_proto
 from services.mesh.wire.values import duration, micros_of, set_time, timestamp
@@ -40,8 +42,13 @@ from services.orchestrator.app.submission import (
     StoredAlike,
 )
 
+M = TypeVar("M", bound=Message)
+
 FULL = job_pb2.JOB_VIEW_FULL
 NO_ID = UUID(int=0)
+#: Of what may be told in several answers, one holds so many bytes: a page of failures with long
+#: tracebacks is larger than a message may be.
+MOST_BYTES = 8 * 1024**2
 
 _HEALTH = {
     Health.HEALTHY: topology_pb2.SHARD_HEALTH_HEALTHY,
@@ -205,15 +212,45 @@ def position_to_proto(position: Position) -> pb.EventPosition:
     return pb.EventPosition(xid=position.xid, number=position.number)
 
 
+def first_of(messages: Iterable[M]) -> list[M]:
+    """As many as one answer holds, and at least one."""
+    first: list[M] = []
+    size = 0
+    for message in messages:
+        size += message.ByteSize()
+        if first and size > MOST_BYTES:
+            break
+        first.append(message)
+    return first
+
+
+def ends_to_proto(by_shard: Mapping[str, Sequence[JobEvent]]) -> list[bus_pb2.EventBatch]:
+    """As many as one answer holds: who misses an end asks for it again."""
+    batches: list[bus_pb2.EventBatch] = []
+    size = 0
+    for shard, events in by_shard.items():
+        batch = event_batch(shard, events)
+        while size + batch.ByteSize() > MOST_BYTES and len(events) > 1:
+            events = events[: len(events) // 2]
+            batch = event_batch(shard, events)
+        size += batch.ByteSize()
+        if batches and size > MOST_BYTES:
+            break
+        batches.append(batch)
+    return batches
+
+
 def event_page_to_proto(page: EventPage) -> pb.ListShardEventsResponse:
+    placed = [(event, place) for event in page.events if (place := event.position) is not None]
+    events = first_of(
+        pb.ShardEvent(event=event_to_proto(event), position=position_to_proto(place))
+        for event, place in placed
+    )
+    cut = len(events) < len(placed)
     return pb.ListShardEventsResponse(
-        events=[
-            pb.ShardEvent(event=event_to_proto(event), position=position_to_proto(event.position))
-            for event in page.events
-            if event.position is not None
-        ],
-        next=position_to_proto(page.next),
-        more=page.more,
+        events=events,
+        next=events[-1].position if cut else position_to_proto(page.next),
+        more=page.more or cut,
         truncated=page.truncated,
         next_xid=page.next_xid,
     )

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.mesh.errors import InvalidField
@@ -27,13 +29,14 @@ from services.mesh.jobs.reports import (
 from services.mesh.wire.payloads import payload_from_proto
 from services.mesh.wire.progress import progress_from_proto
 from services.mesh.wire.retries import failure_from_proto
-from services.mesh.wire.values import optional_timedelta, storable
+from services.mesh.wire.values import storable
 from services.orchestrator.app.reports import Verdict
 
 ID_BYTES = 16
 #: The contract's bound on checkpoints.
 MAX_CHECKPOINT_BYTES = 64 * 1024
-LONGEST_SNOOZE_SECONDS = 30 * 24 * 3600
+LONGEST_WAIT = timedelta(days=30)
+MAX_REASON = 1000
 
 _VERDICTS = {
     Verdict.COMMITTED: pb.VERDICT_COMMITTED,
@@ -67,15 +70,14 @@ def report_from_proto(message: pb.AttemptReport, worker_id: str) -> Report | Non
                     infrastructure=message.failed.infrastructure,
                 ),
                 _elapsed(message),
-                optional_timedelta(message.failed, "retry_after"),
+                _wait(message.failed, "retry_after"),
             )
         case "handed_back":
             given = message.handed_back
-            delay = optional_timedelta(given, "delay")
-            return HandedBack(job_id, fence, worker_id, storable(given.reason), delay)
+            note = storable(given.reason)[:MAX_REASON]
+            return HandedBack(job_id, fence, worker_id, note, _wait(given, "delay"))
         case "snoozed":
-            seconds = min(max(0, message.snoozed.delay.seconds), LONGEST_SNOOZE_SECONDS)
-            delay = timedelta(seconds=seconds, microseconds=message.snoozed.delay.nanos // 1000)
+            delay = _wait(message.snoozed, "delay") or timedelta(0)
             return HandedBack(job_id, fence, worker_id, "", delay, True, _elapsed(message))
         case "progress":
             progress = progress_from_proto(message.progress)
@@ -86,6 +88,16 @@ def report_from_proto(message: pb.AttemptReport, worker_id: str) -> Report | Non
             return Checkpointed(job_id, fence, worker_id, state) if fits else None
         case _:
             return None
+
+
+def _wait(message: Message, field: str) -> timedelta | None:
+    """How long a job shall wait, held to bounds: a duration on the wire may say anything."""
+    if not message.HasField(field):
+        return None
+    span: Duration = getattr(message, field)
+    seconds = min(max(-1, span.seconds), int(LONGEST_WAIT.total_seconds()))
+    wait = timedelta(seconds=seconds, microseconds=span.nanos // 1000)
+    return min(max(timedelta(0), wait), LONGEST_WAIT)
 
 
 def _elapsed(message: pb.AttemptReport) -> timedelta | None:

@@ -19,7 +19,7 @@ from services.mesh.rpc import Rules
 from services.mesh.rpc.work import WorkLimit
 from services.mesh.runtime import DrainSignal, together
 from services.mesh.telemetry.tracing import NO_SPAN, Span, Tracing
-from services.mesh.wire.events import event_batch, event_to_proto
+from services.mesh.wire.events import event_to_proto
 from services.mesh.wire.jobs import filter_from_proto
 from services.mesh.wire.values import timedelta_of
 from services.orchestrator import convert, convert_reports
@@ -135,9 +135,10 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
             request.page_size,
             full=full,
         )
+        jobs = convert.first_of(convert.found_to_proto(found, full=full) for found in page.jobs)
         return pb.OrchestratorServiceListJobsResponse(
-            jobs=[convert.found_to_proto(found, full=full) for found in page.jobs],
-            more=page.more,
+            jobs=jobs,
+            more=page.more or len(jobs) < len(page.jobs),
             missing_shards=page.missing,
         )
 
@@ -150,14 +151,16 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
         ]
         found = await self._lookup.events(cursors)
         return pb.ListEventsResponse(
-            events=[event_to_proto(event) for event in found.events], missing_shards=found.missing
+            # Those of each job in order: who misses some asks for what comes after the last.
+            events=convert.first_of(event_to_proto(event) for event in found.events),
+            missing_shards=found.missing,
         )
 
     async def ListEnds(self, request: pb.ListEndsRequest, context: Context) -> pb.ListEndsResponse:
         keys = convert.job_keys_from(request.job_ids)
         found = await self._lookup.ends(keys, request.namespace or None)
         return pb.ListEndsResponse(
-            ends=[event_batch(shard, events) for shard, events in found.by_shard.items()],
+            ends=convert.ends_to_proto(found.by_shard),
             unknown_job_ids=b"".join(found.unknown),
             missing_shards=found.missing,
         )

@@ -33,7 +33,9 @@ class PutStream:
         self._put, self._call = put, Call(STREAM, context)
         self._room = asyncio.Semaphore(PUTS_UNDER_WAY)
         self._under_way: set[asyncio.Task[None]] = set()
-        self._late: Overdue[asyncio.Task[None]] = Overdue(MOST_SECONDS, _cut)
+        self._late: Overdue[asyncio.Task[None]] = Overdue(MOST_SECONDS, self._cut)
+        #: Under way and given up: they are cancelled, but their caller has not gone.
+        self._given_up: set[asyncio.Task[None]] = set()
         self._read_all = False
         self._answers: asyncio.Queue[pb.PutJobsStreamResponse | None] = asyncio.Queue()
         self._answers.put_nowait(pb.PutJobsStreamResponse())
@@ -70,6 +72,7 @@ class PutStream:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._late.end(task)
         self._under_way.discard(task)
+        self._given_up.discard(task)
         self._room.release()
         self._end_if_done()
 
@@ -82,7 +85,7 @@ class PutStream:
         except Exception as error:
             response.error.CopyFrom(to_item_error(explained(self._call, error)))
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if self._is_cancelled():
                 raise
             response.error.CopyFrom(to_item_error(OutcomeUnknown("unknown")))
         self._answers.put_nowait(response)
@@ -91,12 +94,13 @@ class PutStream:
         if self._read_all and not self._under_way:
             self._answers.put_nowait(None)
 
+    def _cut(self, task: asyncio.Task[None]) -> None:
+        self._given_up.add(task)
+        task.cancel()
 
-def _is_cancelled() -> bool:
-    """Whether this task is; otherwise what it waited for was, as the end of the process does."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _cut(task: asyncio.Task[None]) -> None:
-    task.cancel()
+    def _is_cancelled(self) -> bool:
+        """Whether this put's caller has gone. Otherwise it took too long, or what it waited for was
+        cancelled, as the end of the process does.
+        """
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0 and task not in self._given_up

@@ -569,7 +569,9 @@ class Job(_message.Message):
 
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]:
-        """Every attempt, oldest first. Only in the FULL view of GetJob."""
+        """The attempts, oldest first. Only in the FULL view of GetJob. Of a job with very many the newest; then the
+        `dispatch_no` of the first one here is greater than 1.
+        """
 
     def __init__(
         self,

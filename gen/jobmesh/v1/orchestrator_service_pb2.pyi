@@ -569,7 +569,9 @@ class ListEventsResponse(_message.Message):
     MISSING_SHARDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobEvent]:
-        """Per job in order of version, without gaps after the cursor."""
+        """Per job in order of version, without gaps after the cursor. Not all, if they are more than one message holds: ask
+        again with what these brought.
+        """
 
     @_builtins.property
     def missing_shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -628,7 +630,7 @@ class ListEndsResponse(_message.Message):
     """The jobs that do not exist: 16 bytes each, one after the other."""
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[_bus_pb2.EventBatch]:
-        """The transitions that ended jobs."""
+        """The transitions that ended jobs. Not all, if they are more than one message holds: ask again for the other jobs."""
 
     @_builtins.property
     def missing_shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

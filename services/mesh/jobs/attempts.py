@@ -61,15 +61,18 @@ class History:
     """What only the events of a job tell."""
 
     attempts: Sequence[Attempt] = ()
+    """Oldest first. If there were more before them, the first one's fence is not 1."""
     end_note: str = ""
     """What was said of its end."""
 
     @classmethod
-    def of(cls, events: Sequence[JobEvent]) -> History:
-        """Of one job's events, in version order."""
+    def of(cls, events: Sequence[JobEvent], most: int) -> History:
+        """Of one job's newest events, in version order; its newest attempts, of whose failures
+        the texts have at most so many bytes.
+        """
         last = events[-1]
         note = last.note if is_terminal(last.state) else None
-        return cls(attempts_from_events(events), note or "")
+        return cls(_newest(attempts_from_events(events), most), note or "")
 
 
 NO_HISTORY = History()
@@ -83,6 +86,17 @@ def attempts_from_events(events: Iterable[JobEvent]) -> list[Attempt]:
             attempts.append(Attempt(event.attempt, event.fence, event.worker_id, event.time))
         elif attempts and attempts[-1].fence == event.fence:
             attempts[-1] = _after(attempts[-1], event)
+    return attempts
+
+
+def _newest(attempts: list[Attempt], most: int) -> list[Attempt]:
+    left = most
+    for place in reversed(range(len(attempts))):
+        if (failure := attempts[place].failure) is not None:
+            texts = (failure.type, failure.message, failure.traceback)
+            left -= sum(len(text.encode()) for text in texts)
+        if left < 0 and place < len(attempts) - 1:
+            return attempts[place + 1 :]
     return attempts
 
 

@@ -22,8 +22,9 @@ from services.orchestrator.domain.dueness import NOTHING_SOON, Soon
 
 log = logging.getLogger(__name__)
 
-#: Events per message; small enough for the broker's limit even if each carries a traceback.
+#: Events per message, and bytes: below the broker's limit, of which long tracebacks need more.
 HINT_EVENTS = 200
+HINT_BYTES = 900_000
 
 
 class BusAnnouncer:
@@ -44,9 +45,17 @@ class BusAnnouncer:
         for part in columns:
             await self._publish(subject, hint_of_columns(shard, part))
         for start in range(0, len(events), HINT_EVENTS):
-            await self._publish(subject, hint(shard, events[start : start + HINT_EVENTS]))
+            await self._hint(shard, events[start : start + HINT_EVENTS])
         if any(part.awaited for part in columns) or any(event.awaited for event in events):
             await self._publish(self._subjects.ended(shard), b"")
+
+    async def _hint(self, shard: str, events: Sequence[JobEvent]) -> None:
+        payload, half = hint(shard, events), len(events) // 2
+        if len(payload) <= HINT_BYTES or not half:
+            await self._publish(self._subjects.hint(shard), payload)
+            return
+        await self._hint(shard, events[:half])
+        await self._hint(shard, events[half:])
 
     async def progressed(self, shard: str, progress: Sequence[JobProgress]) -> None:
         subject = self._subjects.progress(shard)

@@ -24,6 +24,7 @@ from services.mesh.errors import (
     JobNotFound,
     MeshError,
     OutcomeUnknown,
+    ShardUnavailable,
     UniqueConflict,
 )
 from services.mesh.jobs.ids import bucket_of, new_job_id
@@ -194,6 +195,8 @@ class Changes:
             raise _not_changed(job_id, answer)
         await self._tell(store.name, [answer.event], began)
         (found,) = await self._lookup.get([job_id], namespace, full=False)
+        if isinstance(found, ShardUnavailable):
+            raise OutcomeUnknown(store.name) from found  # it is changed: that is not to be denied
         if isinstance(found, MeshError):
             raise found
         return found
@@ -251,12 +254,36 @@ class Changes:
         wanted = jobs
 
         async def leg(store: ShardStore) -> _Leg:
-            return await _leg(store, wanted, before, batch)
+            return await self._leg(store, wanted, before, batch)
 
         legs, missing = await self._lookup.everywhere(leg)
         stops = [leg.stopped_at for leg in legs if leg.stopped_at is not None]
         missing += [leg.away for leg in legs if leg.away]
         return Walked(sum(leg.count for leg in legs), max(stops, default=None), missing)
+
+    async def _leg(
+        self,
+        store: ShardStore,
+        jobs: JobFilter,
+        before: UUID | None,
+        batch: Callable[[ShardStore, list[UUID]], Awaitable[int]],
+    ) -> _Leg:
+        async def match(found: ShardStore) -> list[UUID]:
+            return await found.match_jobs(jobs, before, BATCH)
+
+        count = 0
+        for _ in range(ROUNDS):
+            try:
+                # To find them may take long; to change them does not, and waits for no search.
+                ids = await self._lookup.search_one(store.name, match)
+                if ids:
+                    count += await batch(store, ids)
+            except MeshError:
+                return _Leg(count, away=store.name)  # what was done before is done
+            if len(ids) < BATCH:
+                return _Leg(count)
+            before = ids[-1]
+        return _Leg(count, stopped_at=before)
 
     async def _tell(self, shard: str, events: Sequence[JobEvent], began: float) -> None:
         took = self._clock.monotonic() - began
@@ -264,26 +291,6 @@ class Changes:
         if due:
             await self._announcer.due(shard, due.now, due.soon, due.long)
         await self._announcer.committed(shard, events)
-
-
-async def _leg(
-    store: ShardStore,
-    jobs: JobFilter,
-    before: UUID | None,
-    batch: Callable[[ShardStore, list[UUID]], Awaitable[int]],
-) -> _Leg:
-    count = 0
-    for _ in range(ROUNDS):
-        try:
-            ids = await store.match_jobs(jobs, before, BATCH)
-            if ids:
-                count += await batch(store, ids)
-        except MeshError:
-            return _Leg(count, away=store.name)  # what was done before is done
-        if len(ids) < BATCH:
-            return _Leg(count)
-        before = ids[-1]
-    return _Leg(count, stopped_at=before)
 
 
 def _within(jobs: JobFilter, states: frozenset[JobState]) -> JobFilter | None:

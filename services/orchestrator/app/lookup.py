@@ -24,6 +24,11 @@ T = TypeVar("T")
 
 #: Searches at once of one shard, unless it is said: half of the connections that a process has.
 SEARCHES = 4
+#: Events that one answer is made from: all attempts that a policy grants, at three events each, and
+#: some more. Of a job that has more yet, as one that snoozes often, the newest are told.
+MOST_EVENTS = 4_000
+#: Bytes of failures in one answer: with inputs and outputs beside them it must fit a message.
+MOST_BYTES = 8 * 1024**2
 
 
 @record
@@ -81,7 +86,7 @@ class Lookup:
 
         async def ask(store: ShardStore, asked: list[UUID]) -> dict[UUID, Found]:
             records = await store.get_jobs(asked, payloads=full)
-            histories = await _histories(store, records) if full else {}
+            histories = await _histories(store, records, len(ids)) if full else {}
             return {
                 job.id: Found(store.name, job, histories.get(job.id, NO_HISTORY))
                 for job in records
@@ -193,13 +198,13 @@ class Lookup:
         """As `everywhere`, of what may take long. The others of its kind wait before they take a
         connection, so that some are left for puts and reports.
         """
+        return await self.everywhere(lambda store: self.search_one(store.name, ask))
 
-        async def in_turn(store: ShardStore) -> T:
-            async with self._searches[store.name]:
-                # Asked for once more: it may have gone away while others were before us.
-                return await ask(self._shards.store(store.name))
-
-        return await self.everywhere(in_turn)
+    async def search_one(self, name: str, ask: Callable[[ShardStore], Awaitable[T]]) -> T:
+        """As `search`, of one shard."""
+        async with self._searches[name]:
+            # Asked for only now: it may have gone away while others were before us.
+            return await ask(self._shards.store(name))
 
     async def everywhere(
         self, ask: Callable[[ShardStore], Awaitable[T]], names: Iterable[str] | None = None
@@ -218,8 +223,15 @@ class Lookup:
         return [a for a in answers if not isinstance(a, MeshError)], missing
 
 
-async def _histories(store: ShardStore, records: Sequence[JobRecord]) -> dict[UUID, History]:
+async def _histories(
+    store: ShardStore, records: Sequence[JobRecord], sharers: int
+) -> dict[UUID, History]:
+    """What the events of jobs tell, each as far as its share of the room goes."""
+    share = max(1, MOST_EVENTS // sharers)
+    cursors = [(job.id, max(0, job.version - share)) for job in records]
     by_job: dict[UUID, list[JobEvent]] = {}
-    for event in await store.events_after([(job.id, 0) for job in records]):
+    # Twice as many: jobs may have moved on since they were read, and nothing is cut off then.
+    for event in await store.events_after(cursors, 2 * MOST_EVENTS):
         by_job.setdefault(event.job_id, []).append(event)
-    return {job_id: History.of(events) for job_id, events in by_job.items()}
+    most = MOST_BYTES // sharers
+    return {job_id: History.of(events, most) for job_id, events in by_job.items()}

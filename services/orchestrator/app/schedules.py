@@ -20,8 +20,10 @@ from services.mesh.errors import (
     EtagMismatch,
     InvalidField,
     MeshError,
+    OutcomeUnknown,
     ScheduleExists,
     ScheduleNotFound,
+    ShardUnavailable,
 )
 from services.mesh.jobs.ids import bucket_for_key, new_job_id
 from services.mesh.jobs.model import JobRecord
@@ -126,7 +128,11 @@ class Schedules:
             raise ScheduleNotFound(name)
         await self._announcer.committed(store.name, answer.events)
         await self._announcer.due(store.name, [answer.type])
-        (job,) = await store.get_jobs([answer.job_id])
+        try:
+            (job,) = await store.get_jobs([answer.job_id])
+        except ShardUnavailable as error:
+            # It is made. Who hears that the shard was away would make another.
+            raise OutcomeUnknown(store.name) from error
         return store.name, job
 
     async def preview(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 #: Schedulers read further ahead than this all the time; what is due later needs no nudge.
 SOON = timedelta(seconds=5)
 #: Schedulers look further back than this all the time; what was due before that they must be told.
-LONG = timedelta(seconds=0.7)
+LONG = timedelta(seconds=0.35)
 
 
 def is_long(took: float) -> bool:

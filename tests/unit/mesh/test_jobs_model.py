@@ -101,9 +101,9 @@ def test_a_job_that_was_never_claimed_has_no_attempts():
 
 def test_what_was_said_of_a_jobs_end_is_its_end_note():
     cancelled = replace(event(2, Cause.CANCELLED, JobState.CANCELLED, 0, 0), note="wrong input")
-    assert History.of([CREATED, cancelled]).end_note == "wrong input"
+    assert History.of([CREATED, cancelled], 1000).end_note == "wrong input"
     handed = replace(event(2, Cause.HANDED_BACK, JobState.SCHEDULED, 0, 0), note="drained")
-    assert History.of([CREATED, handed]).end_note == "", "it has not ended"
+    assert History.of([CREATED, handed], 1000).end_note == "", "it has not ended"
 
 
 def test_a_retried_job_has_an_attempt_per_claim():

@@ -13,7 +13,7 @@ SECOND = timedelta(seconds=1)
 def test_work_is_due_now_or_soon_or_of_no_interest_yet() -> None:
     jobs = [
         ("now", NOW, NOW),
-        ("past", NOW - SECOND / 2, NOW),
+        ("past", NOW - SECOND / 4, NOW),
         ("old", NOW - 6 * SECOND, NOW),
         ("soon", NOW + 3 * SECOND, NOW),
         ("many", NOW + 3 * SECOND, NOW),
@@ -36,7 +36,7 @@ def test_work_is_due_now_or_soon_or_of_no_interest_yet() -> None:
 
 def test_what_took_long_to_be_stored_has_been_due_for_long_when_it_is_seen() -> None:
     jobs = [("now", NOW, NOW), ("meanwhile", NOW + SECOND, NOW), ("soon", NOW + 3 * SECOND, NOW)]
-    assert not due_work(jobs, 0.5).long
+    assert not due_work(jobs, 0.25).long
     work = due_work(jobs, 2.0)
     assert work.now == work.long == {"now", "meanwhile"}
     assert work.soon == {"soon": Soon(NOW + 3 * SECOND)}
@@ -44,6 +44,6 @@ def test_what_took_long_to_be_stored_has_been_due_for_long_when_it_is_seen() -> 
 
 def test_a_slow_call_does_not_make_due_what_is_due_in_a_moment() -> None:
     """Some of what it took went by before the shard looked at its clock."""
-    work = due_work([("soon", NOW + SECOND / 10, NOW)], 0.5)
+    work = due_work([("soon", NOW + SECOND / 10, NOW)], 0.4)
     assert not work.now
     assert set(work.soon) == {"soon"}

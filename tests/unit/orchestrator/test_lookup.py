@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 from uuid import UUID
 
 from services.mesh.clock import ManualClock
@@ -12,10 +14,12 @@ from services.mesh.errors import ShardUnavailable
 from services.mesh.jobs.model import JobFilter
 from services.mesh.runtime import Readiness
 from services.mesh.store.answers import ProbeResult
+from services.orchestrator.app.changes import Changes
 from services.orchestrator.app.lookup import Lookup
 from services.orchestrator.app.shards import Shards
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+T = TypeVar("T")
 
 
 class SlowShard:
@@ -27,6 +31,9 @@ class SlowShard:
         self.gate = asyncio.Event()
         self.listing = self.most = 0
         self._given_up = False
+
+    async def match_jobs(self, *_: Any) -> list[Any]:
+        return await self.list_jobs()
 
     async def list_jobs(self, *_: Any, **__: Any) -> list[Any]:
         self.listing += 1
@@ -66,16 +73,52 @@ async def test_no_more_lists_at_once_than_leave_connections_for_others() -> None
     assert shard.most == 3
 
 
-async def test_who_waits_for_a_shard_that_goes_away_waits_no_longer() -> None:
-    shard = SlowShard()
-    lookup = lookup_of(shard, searches=1)
-    jobs = JobFilter(namespace="n")
-    pages = [asyncio.create_task(lookup.page(jobs, None, 10, full=False)) for _ in range(3)]
+async def answered_once_it_is_gone(lookup: Lookup, calls: Sequence[asyncio.Task[T]]) -> list[T]:
+    """The answers of calls that wait for a shard, after it went away."""
     for _ in range(5):
         await asyncio.sleep(0)
     for _ in range(3):
         lookup._shards.missed("s0", "gone")
     async with asyncio.timeout(10):
-        answers = await asyncio.gather(*pages)
+        return await asyncio.gather(*calls)
+
+
+async def test_who_waits_for_a_shard_that_goes_away_waits_no_longer() -> None:
+    shard = SlowShard()
+    lookup = lookup_of(shard, searches=1)
+    jobs = JobFilter(namespace="n")
+    pages = [asyncio.create_task(lookup.page(jobs, None, 10, full=False)) for _ in range(3)]
+    answers = await answered_once_it_is_gone(lookup, pages)
     assert [page.missing for page in answers] == [["s0"]] * 3
+    assert shard.most == 1
+
+
+async def test_changes_by_filter_wait_for_a_place_among_the_searches() -> None:
+    shard = SlowShard()
+    lookup = lookup_of(shard, searches=2)
+    changes = Changes(lookup, lookup._shards, None, None, ManualClock(NOW), Random(1))  # type: ignore[arg-type]
+    jobs = JobFilter(namespace="n")
+    calls = [
+        asyncio.create_task(call)
+        for _ in range(3)
+        for call in (
+            changes.cancel(jobs, None, "", dry_run=False),
+            changes.redrive_matching(jobs, None, "", dry_run=False),
+        )
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    shard.gate.set()
+    await asyncio.gather(*calls)
+    assert shard.most == 2
+
+
+async def test_who_changes_by_filter_waits_no_longer_for_a_shard_that_goes_away() -> None:
+    shard = SlowShard()
+    lookup = lookup_of(shard, searches=1)
+    changes = Changes(lookup, lookup._shards, None, None, ManualClock(NOW), Random(1))  # type: ignore[arg-type]
+    jobs = JobFilter(namespace="n")
+    calls = [asyncio.create_task(changes.cancel(jobs, None, "", dry_run=False)) for _ in range(3)]
+    answers = await answered_once_it_is_gone(lookup, calls)
+    assert [done.missing for done in answers] == [["s0"]] * 3
     assert shard.most == 1

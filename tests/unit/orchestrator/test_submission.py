@@ -185,10 +185,10 @@ async def test_a_batch_is_stored_whole_in_one_shard_and_its_type_nudged(stand):
 
 
 async def test_what_took_long_to_be_stored_is_said_to_have_been_due_for_long(stand):
-    stand.slow_down(0.5)
+    stand.slow_down(0.25)
     await stand.put()
     await stand.put_alike(2)
-    stand.slow_down(0.9)
+    stand.slow_down(0.45)
     await stand.put()
     await stand.put_alike(2)
     assert stand.announcer.long == [set(), set(), {"echo"}, {"echo"}]
