@@ -63,13 +63,16 @@ class OutputError(PermanentFailure):
 
 
 class RetryAfter(JobmeshError):
-    """Raise it in a handler to fail this attempt and ask for the next no sooner than `seconds`.
+    """Raise it in a handler to fail this attempt and ask for the next no sooner than `seconds`
+    (or a timedelta).
 
     It spends an attempt like any other failure; the job's retry policy still decides whether
     there is a next one.
     """
 
-    def __init__(self, seconds: float, message: str = "") -> None:
+    def __init__(self, seconds: float | timedelta, message: str = "") -> None:
+        # What is no number is refused here, and not where it would be told to the mesh.
+        seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         super().__init__(message or f"asked to be retried in {seconds:g} s")
         self.seconds = seconds
         self.message = str(self)

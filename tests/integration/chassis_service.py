@@ -1,12 +1,16 @@
 """A whole process on the chassis, for tests that start it, signal it and look at how it ends.
 
-`--stubborn` makes its one job ignore the drain; `--dying` makes a background task fail.
+`--stubborn` makes its one job ignore the drain; `--dying` makes a background task fail;
+`--leftover` leaves a thread that hangs, or a task that ignores its cancellation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +28,11 @@ from services.mesh.runtime import Process, run_service
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig(ServiceConfig):
-    """The common settings, and two ways to misbehave."""
+    """The common settings, and ways to misbehave."""
 
     stubborn: bool = setting(False, "Work that never finishes.")
     dying: bool = setting(False, "A background task that fails once everything serves.")
+    leftover: str = setting("", "What does not end: a thread, or a task.")
 
 
 class Ticker(SchedulerServiceServicer):
@@ -58,6 +63,19 @@ async def die(process: Process) -> None:
     raise OSError("the keeper fell")
 
 
+def hang() -> None:
+    """All threads of the loop hang from now on, as handlers may leave them."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    loop.run_in_executor(None, threading.Event().wait)
+
+
+async def ignore_cancellation() -> None:
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
 async def build(config: SampleConfig, process: Process) -> None:
     process.add(Work(config.stubborn))
     server = Server.from_config(process, config)
@@ -65,6 +83,10 @@ async def build(config: SampleConfig, process: Process) -> None:
     process.add(server)
     if config.dying:
         process.tasks.spawn(die(process), "keeper")
+    if config.leftover == "thread":
+        hang()
+    elif config.leftover == "task":
+        LEFT.append(asyncio.create_task(ignore_cancellation(), name="leftover"))
 
 
 def deaf() -> None:
@@ -76,6 +98,7 @@ def deaf() -> None:
     Ticker.Tick = refuse  # type: ignore[method-assign]
 
 
+LEFT: list[asyncio.Task[None]] = []
 PLACES = (Place("sample.tick.begins", "asked to tick", Ticker, "Tick", When.BEFORE),)
 
 if __name__ == "__main__":

@@ -65,6 +65,20 @@ class TestNatsBus(BusConformance):
         with pytest.raises(ValueError, match="no subject"):
             await bus.publish("a b", b"")
 
+    async def test_who_goes_away_while_subscribing_leaves_no_subscription(
+        self, bus: NatsBus, subjects: Subjects
+    ) -> None:
+        nobody, somebody = Collected(), Collected()
+        subscribing = asyncio.create_task(bus.subscribe(subjects.all_due, nobody))
+        await asyncio.sleep(0)  # it has begun
+        subscribing.cancel()
+        await asyncio.wait({subscribing})
+        assert subscribing.cancelled()
+        await bus.subscribe(subjects.all_due, somebody)
+        await bus.publish(subjects.due("a"), b"now")
+        await somebody.next()
+        assert nobody.count == 0
+
     async def test_what_was_published_before_stopping_arrives(
         self, bus: NatsBus, nats_url: str, subjects: Subjects
     ) -> None:

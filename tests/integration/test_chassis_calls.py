@@ -29,7 +29,7 @@ from services.mesh.rpc.channel import resolve, service_config
 from services.mesh.rpc.errors import from_rpc_error
 from services.mesh.rpc.interceptors.deadline import Deadlines
 from services.mesh.rpc.server import MAX_PUT_BYTES, MAX_RECEIVE_BYTES
-from services.mesh.runtime import StartupError, deadline
+from services.mesh.runtime import StartupError, Tally, deadline
 from services.mesh.testing.faults import FaultProxy, Link
 from tests.integration.chassis_mesh import JOB_ID, SERVICE, get_job, mesh
 
@@ -302,13 +302,48 @@ async def test_idempotent_call_is_retried_and_others_are_not() -> None:
     assert attempts == ["GetJob"] * 3 + ["UploadInput"]
 
 
+async def test_what_a_draining_replica_has_not_begun_is_done_by_another() -> None:
+    async with mesh() as leaving, mesh() as staying:
+        target = f"{leaving.server.address},{staying.server.address}"
+        served, ended = Tally(), asyncio.Event()
+
+        async def get(request: Any, context: Any) -> Any:
+            served.add()
+            return pb.GetJobResponse()
+
+        leaving.sample.on_get = get
+        async with open_channel(target, peer="enqueue", services=[SERVICE]) as channel:
+            stub = pb_grpc.EnqueueServiceStub(channel)
+
+            async def ask() -> None:
+                while not ended.is_set():
+                    await stub.GetJob(get_job())
+
+            # Some arrive that gRPC has not handed over; no more than the budget of retries bears.
+            asking = [asyncio.create_task(ask()) for _ in range(24)]
+            await served.reached(50)
+            await leaving.server.finish(5)
+            ended.set()
+            await asyncio.gather(*asking)
+
+
+async def test_a_call_that_the_transport_cancelled_says_that_its_peer_is_away() -> None:
+    async def cancel(requests: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.CANCELLED)
+
+    async with mesh() as m:
+        m.sample.on_upload = cancel
+        with pytest.raises(DependencyUnavailable):
+            await m.stub.UploadInput(iter([pb.UploadInputRequest(chunk=b"x")]))
+
+
 def test_retry_policy_is_read_off_the_contract() -> None:
     config = json.loads(service_config([SERVICE]))
     (policy,) = config["methodConfig"]
     methods = {name["method"] for name in policy["name"]}
     assert "GetJob" in methods
     assert "Enqueue" not in methods
-    assert policy["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
+    assert policy["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE", "CANCELLED"]
 
 
 def test_target_is_a_name_or_a_list_of_addresses() -> None:

@@ -145,6 +145,22 @@ async def test_process_that_loses_a_task_drains_and_exits_with_1() -> None:
     assert process.lines[-1]["action"] == "stopped"
 
 
+@pytest.mark.parametrize("what", ["thread", "task"])
+async def test_what_is_left_behind_does_not_keep_the_process(what: str) -> None:
+    async with started(f"--leftover={what}") as process:
+        await process.until("started")
+        process.signal(signal.SIGTERM)
+        assert await process.exit_code() == 0
+    told = [line.get("action") for line in process.lines]
+    assert told[-2:] == ["stopped", "left_behind"]
+    assert "stop_failed" not in told
+
+
+async def test_what_is_left_behind_does_not_change_the_exit_code() -> None:
+    async with started("--leftover=thread", "--dying") as process:
+        assert await process.exit_code() == 1
+
+
 async def test_bad_configuration_exits_with_2_before_anything_starts() -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(PROGRAM), "--drain-seconds=soon", "--listn=x"),

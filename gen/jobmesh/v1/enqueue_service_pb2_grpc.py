@@ -32,6 +32,10 @@ class EnqueueServiceStub:
     ErrorReason), `BadRequest` for bad fields and `RetryInfo` where a retry helps. What it promises: an acknowledged
     job is on disk; it is executed at least once; its result is committed exactly once; its transitions are totally
     ordered and can be watched without gaps. There is no order between jobs.
+
+    What comes from gRPC itself carries no ErrorInfo: UNAVAILABLE where no replica can be reached, and CANCELLED, if the
+    caller did not cancel, for a call that reached a draining replica before it was begun. Take both for a lost
+    connection: repeat what only reads, and what has an idempotency key; resume a watch with its last token.
     """
 
     def __init__(self, channel):
@@ -199,6 +203,10 @@ class EnqueueServiceServicer:
     ErrorReason), `BadRequest` for bad fields and `RetryInfo` where a retry helps. What it promises: an acknowledged
     job is on disk; it is executed at least once; its result is committed exactly once; its transitions are totally
     ordered and can be watched without gaps. There is no order between jobs.
+
+    What comes from gRPC itself carries no ErrorInfo: UNAVAILABLE where no replica can be reached, and CANCELLED, if the
+    caller did not cancel, for a call that reached a draining replica before it was begun. Take both for a lost
+    connection: repeat what only reads, and what has an idempotency key; resume a watch with its last token.
     """
 
     def Enqueue(self, request, context):
@@ -603,6 +611,10 @@ class EnqueueService:
     ErrorReason), `BadRequest` for bad fields and `RetryInfo` where a retry helps. What it promises: an acknowledged
     job is on disk; it is executed at least once; its result is committed exactly once; its transitions are totally
     ordered and can be watched without gaps. There is no order between jobs.
+
+    What comes from gRPC itself carries no ErrorInfo: UNAVAILABLE where no replica can be reached, and CANCELLED, if the
+    caller did not cancel, for a call that reached a draining replica before it was begun. Take both for a lost
+    connection: repeat what only reads, and what has an idempotency key; resume a watch with its last token.
     """
 
     @staticmethod

@@ -33,6 +33,10 @@ class EnqueueServiceStub:
     ErrorReason), `BadRequest` for bad fields and `RetryInfo` where a retry helps. What it promises: an acknowledged
     job is on disk; it is executed at least once; its result is committed exactly once; its transitions are totally
     ordered and can be watched without gaps. There is no order between jobs.
+
+    What comes from gRPC itself carries no ErrorInfo: UNAVAILABLE where no replica can be reached, and CANCELLED, if the
+    caller did not cancel, for a call that reached a draining replica before it was begun. Take both for a lost
+    connection: repeat what only reads, and what has an idempotency key; resume a watch with its last token.
     """
 
     @_typing.overload
@@ -140,6 +144,10 @@ class EnqueueServiceAsyncStub(EnqueueServiceStub):
     ErrorReason), `BadRequest` for bad fields and `RetryInfo` where a retry helps. What it promises: an acknowledged
     job is on disk; it is executed at least once; its result is committed exactly once; its transitions are totally
     ordered and can be watched without gaps. There is no order between jobs.
+
+    What comes from gRPC itself carries no ErrorInfo: UNAVAILABLE where no replica can be reached, and CANCELLED, if the
+    caller did not cancel, for a call that reached a draining replica before it was begun. Take both for a lost
+    connection: repeat what only reads, and what has an idempotency key; resume a watch with its last token.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -243,6 +251,10 @@ class EnqueueServiceServicer(metaclass=_abc_1.ABCMeta):
     ErrorReason), `BadRequest` for bad fields and `RetryInfo` where a retry helps. What it promises: an acknowledged
     job is on disk; it is executed at least once; its result is committed exactly once; its transitions are totally
     ordered and can be watched without gaps. There is no order between jobs.
+
+    What comes from gRPC itself carries no ErrorInfo: UNAVAILABLE where no replica can be reached, and CANCELLED, if the
+    caller did not cancel, for a call that reached a draining replica before it was begun. Take both for a lost
+    connection: repeat what only reads, and what has an idempotency key; resume a watch with its last token.
     """
 
     @_abc_1.abstractmethod

@@ -113,6 +113,8 @@ class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     Every error of every service carries a `google.rpc.ErrorInfo` whose `domain` is "jobmesh" and whose `reason` is
     the name of one of these values without the `ERROR_REASON_` prefix. What is dynamic in the message also stands
     in `ErrorInfo.metadata`, under the keys named here. Values may be added; treat an unknown one by its gRPC code.
+    What gRPC itself answers carries none: a bare CANCELLED that the caller did not ask for comes from a draining server
+    that had not begun the call, and means the same as a bare UNAVAILABLE.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0

@@ -51,6 +51,8 @@ async def _get(client: AsyncClient, screen: Screen, job_id: str) -> None:
     screen.show(columns(render.job_details(job, datetime.now(UTC))))
     if job.attempts:
         screen.text("")
+        if (left_out := job.attempts[0].dispatch_no - 1) > 0:
+            screen.text(f"({left_out} earlier dispatches are not shown)")
         screen.table(render.ATTEMPT_COLUMNS, render.attempt_rows(job))
     if where := last_traceback(job):
         screen.text(f"\n{where}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -50,16 +51,25 @@ class LoopThread:
         #: Held to begin work, and to say that no more may begin.
         self._door = threading.Lock()
         self._closed = False
+        self._pid = os.getpid()
 
     @property
     def running(self) -> bool:
-        return not self._closed
+        return not self._closed and not self._forked
+
+    @property
+    def _forked(self) -> bool:
+        """Whether this process inherited the loop: it has no thread here."""
+        return self._pid != os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Waits for `work`. Interrupted (Ctrl-C), it cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a Client's own thread cannot wait for itself: use an AsyncClient")
+        if self._forked:  # nobody would ever do the work; nor does gRPC live through a fork
+            work.close()
+            raise RuntimeError("this Client was made before a fork: fork first, or spawn instead")
         with self._door:
             if self._closed:
                 work.close()

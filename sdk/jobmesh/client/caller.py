@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import grpc
 
@@ -53,6 +53,10 @@ class Method(Protocol[Request, Response]):
 class Caller:
     """Calls methods of one service. The channel is opened at the first call, in the loop of it."""
 
+    #: The process that opened the first channel of all. What gRPC has begun there does not live
+    #: through a fork, closed or not: in a child every call would hang, or crash.
+    _opened_in: ClassVar[int | None] = None
+
     def __init__(
         self,
         address: str | None = None,
@@ -78,6 +82,12 @@ class Caller:
         return self._channel
 
     def _open(self) -> grpc.aio.Channel:
+        if Caller._opened_in not in (None, os.getpid()):
+            raise RuntimeError(
+                "this process was forked from one that has called the mesh, and gRPC does not live "
+                "through that: fork before the first call, or spawn instead"
+            )
+        Caller._opened_in = os.getpid()
         if self._credentials is None:
             return grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
         return grpc.aio.secure_channel(self.address, self._credentials, options=CHANNEL_OPTIONS)

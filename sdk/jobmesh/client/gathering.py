@@ -19,7 +19,7 @@ import grpc
 
 from jobmesh.client.status import from_item
 from jobmesh.client.submission import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, fresh_tag
-from jobmesh.errors import CallError
+from jobmesh.errors import CallError, call_error
 from jobmesh.v1.enqueue_service_pb2 import (
     EnqueueBatchRequest,
     EnqueueItem,
@@ -153,8 +153,7 @@ def _of_one(error: BaseException) -> BaseException:
     """A batch that was cancelled was not cancelled by those who wait for it."""
     if isinstance(error, Exception):
         return error
-    code, nothing = grpc.StatusCode.CANCELLED, grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(code, nothing, nothing, "the client was closed")
+    return call_error("CANCELLED", "the client was closed")
 
 
 def _settle(stored: asyncio.Future[Stored], result: EnqueueResult, number: int) -> None:

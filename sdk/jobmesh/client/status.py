@@ -36,7 +36,8 @@ def from_rpc(
     packed = _details(error)
     if not packed:
         text = error.details() or ""
-        if code == "UNAVAILABLE":
+        # CANCELLED is a call that a server which drains has not begun; our own end otherwise.
+        if code in ("UNAVAILABLE", "CANCELLED"):
             return _unreachable(text, address, service, variable)
         return _from_transport(code, text, address, timeout)
     info = packed.get("ErrorInfo")

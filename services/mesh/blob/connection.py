@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from services.mesh.blob.port import DEPENDENCY
 from services.mesh.errors import DependencyUnavailable, ObjectNotFound, OutOfRange
-from services.mesh.runtime import Dependency
+from services.mesh.runtime import Dependency, in_own_thread
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -67,7 +67,7 @@ class S3Connection:
 
     async def close(self) -> None:
         """End when the calls under way have ended; those that wait for a thread are dropped."""
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        await in_own_thread(self._threads.shutdown, cancel_futures=True)
         for client in self._clients.values():
             client.close()
         self._clients.clear()

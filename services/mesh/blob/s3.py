@@ -24,7 +24,7 @@ from services.mesh.blob.port import (
 from services.mesh.blob.upload import PART_BYTES, Upload, parts_of
 from services.mesh.errors import AlreadyExists, DependencyUnavailable, PayloadTooLarge
 from services.mesh.jobs.model import ObjectRef
-from services.mesh.runtime import Backoff
+from services.mesh.runtime import Backoff, in_own_thread
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -53,7 +53,7 @@ class S3BlobStore(BlobStore):
     async def put_bytes(
         self, key: str, data: bytes, *, content_type: str = OCTETS, write_once: bool = False
     ) -> ObjectRef:
-        ref = ObjectRef(key, len(data), await asyncio.to_thread(_sha256, data))
+        ref = ObjectRef(key, len(data), await in_own_thread(_sha256, data))
         request: PutObjectRequestTypeDef = {
             "Bucket": self._bucket,
             "Key": key,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.mesh.blob.connection import S3Connection
-from services.mesh.errors import PayloadTooLarge
+from services.mesh.blob.connection import S3Connection, WriteRefused
+from services.mesh.blob.port import DEPENDENCY
+from services.mesh.errors import DependencyUnavailable, PayloadTooLarge
 from services.mesh.jobs.model import ObjectRef
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PART_BYTES = 8 * 1024 * 1024
 #: S3 numbers parts from 1 to this.
@@ -51,6 +55,8 @@ class Upload:
         self._bucket = bucket
         self._key = key
         self._id = ""
+        #: The call under way, if any: a thread that carries it out cannot be cancelled.
+        self._under_way: asyncio.Task[Any] | None = None
         self._digest = hashlib.sha256()
         self._size = 0
         self._parts: list[CompletedPartTypeDef] = []
@@ -76,7 +82,13 @@ class Upload:
         client.complete_multipart_upload(**request)
 
     async def abort(self) -> None:
-        """Throw the parts away; if that fails, the bucket's lifecycle rule has to."""
+        """Throw the parts away; if that fails, the bucket's lifecycle rule has to.
+
+        First what is under way must be over: it may be the begin, whose id nobody knows yet, or a
+        part, which would come after the abort and stay.
+        """
+        if self._under_way is not None:
+            await asyncio.wait({self._under_way})
         if not self._id:
             return
         try:
@@ -91,13 +103,13 @@ class Upload:
             log.warning("could not abort upload", extra=extra)
 
     async def _begin(self, content_type: str) -> None:
-        begun = await self._connection.call(
-            self._key,
-            lambda client: client.create_multipart_upload(
+        def begin(client: S3Client) -> None:
+            begun = client.create_multipart_upload(
                 Bucket=self._bucket, Key=self._key, ContentType=content_type
-            ),
-        )
-        self._id = begun["UploadId"]
+            )
+            self._id = begun["UploadId"]
+
+        await self._call(begin)
 
     async def _send_part(self, part: bytes) -> None:
         number = len(self._parts) + 1
@@ -113,6 +125,15 @@ class Upload:
             self._digest.update(part)
             return answer["ETag"]
 
-        etag = await self._connection.call(self._key, send)
+        try:
+            etag = await self._call(send)
+        except WriteRefused as gone:
+            text = f"the object store forgot the upload of {self._key!r}"
+            raise DependencyUnavailable(DEPENDENCY, text) from gone
         self._parts.append({"PartNumber": number, "ETag": etag})
         self._size += len(part)
+
+    async def _call(self, function: Callable[[S3Client], T]) -> T:
+        call = asyncio.create_task(self._connection.call(self._key, function), name="blob-upload")
+        self._under_way = call
+        return await asyncio.shield(call)

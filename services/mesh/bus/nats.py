@@ -165,6 +165,9 @@ class NatsBus(Bus):
         except _FAILURES as error:
             # The connection breaks at this moment; the next one gets the subscription.
             log.debug("not subscribed yet", extra={"action": "bus_error", "error": _said(error)})
+        except asyncio.CancelledError:
+            await subscription.unsubscribe()  # nobody has it who could
+            raise
         return subscription
 
     async def open_inbox(self, callback: InboxCallback) -> Inbox:

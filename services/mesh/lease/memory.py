@@ -60,7 +60,7 @@ class MemoryStore:
     def delete(self, key: str) -> bool:
         entry = self.entries.pop(key, None)
         if entry is not None:
-            self._publish(Deleted(entry))
+            self._publish(Deleted(entry, next(self._revisions)))
         return entry is not None
 
     def revoke(self, lease_id: int) -> None:

@@ -173,9 +173,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A key is gone; `entry` is the last that was seen of it."""
+    """A key is gone; `entry` is the last that was seen of it. `revision` is that of its deletion,
+    or of the list that it was missing from.
+    """
 
     entry: Entry
+    revision: int
 
 
 WatchEvent = Snapshot | Put | Deleted

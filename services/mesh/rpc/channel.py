@@ -151,7 +151,8 @@ def service_config(services: Iterable[ServiceDescriptor], health: str | None = N
             "initialBackoff": "0.05s",
             "maxBackoff": "1s",
             "backoffMultiplier": 3,
-            "retryableStatusCodes": ["UNAVAILABLE"],
+            # The second is what gRPC says of calls that a draining server has not begun.
+            "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
         }
         config["methodConfig"] = [{"name": names, "retryPolicy": policy}]
         # Retries stop when more than about a tenth of the calls fail: they must not feed an outage.

@@ -145,7 +145,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str = "peer") -> MeshError
     if status is not None:
         return from_status(status)
     code, message = Code(error.code().value[0]), error.details() or ""
-    if code is Code.UNAVAILABLE:
+    # So ends a call that a server which drains has not begun; what we cancel is no AioRpcError.
+    if code in (Code.UNAVAILABLE, Code.CANCELLED):
         return DependencyUnavailable(peer, f"{peer} is away: {message}")
     if code is Code.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{peer} did not answer in time")

@@ -36,8 +36,8 @@ MAX_RECEIVE_BYTES = 4 * MIB + 64 * 1024
 #: The largest that an Orchestrator takes: such a batch, grown on its way by what Enqueue adds to
 #: each of 1,000 jobs (namespace, hash, trace, ids of parents, its type's defaults): 12 KiB each.
 MAX_PUT_BYTES = 16 * MIB
-#: The largest message sent: a full page of jobs.
-MAX_SEND_BYTES = 16 * MIB
+#: The largest message sent: 1,000 jobs that were asked for by id, each with the longest failure.
+MAX_SEND_BYTES = 32 * MIB
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_SEND_BYTES),

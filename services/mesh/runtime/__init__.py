@@ -5,6 +5,7 @@ Parts
     Loop          a Component around `run_once`, with an interval, nudges and backoff.
     Tasks         owns background tasks; when one dies the process drains.
     Overdue       finds what takes longer than it may, with one timer for all.
+    in_own_thread what would block the loop, in threads that no code of users can take up.
     together      several things at once; a lone one costs no task.
     Readiness     which dependencies are up; the health service shows it.
     DrainSignal   what long streams await, so that they end politely.
@@ -19,7 +20,8 @@ States of a process
 
     The first SIGTERM or SIGINT drains, the second one stops waiting. Exit codes: 0 after a drain, 1
     if the start failed or a task died, 2 for bad configuration, 128 + signal if the drain was cut
-    short. The order of the drain is written down where it happens: `Process._wind_down`.
+    short. The order of the drain is written down where it happens: `Process._wind_down`. Threads
+    and tasks that do not end, as handlers may leave them, are left behind soon after.
 
 The deadline of the call being served is in `deadline`; it bounds calls and statements made for it.
 """
@@ -35,6 +37,7 @@ from services.mesh.runtime.readiness import Dependency, Readiness
 from services.mesh.runtime.service import run_service
 from services.mesh.runtime.tally import Tally
 from services.mesh.runtime.tasks import Tasks, together
+from services.mesh.runtime.threads import in_own_thread
 
 __all__ = [
     "Backoff",
@@ -53,6 +56,7 @@ __all__ = [
     "Tally",
     "Tasks",
     "deadline",
+    "in_own_thread",
     "run_service",
     "together",
 ]

@@ -23,6 +23,7 @@ from services.mesh.runtime.drain import DrainSignal
 from services.mesh.runtime.loop import Loop
 from services.mesh.runtime.readiness import Readiness
 from services.mesh.runtime.tasks import Tasks
+from services.mesh.runtime.threads import in_own_thread
 from services.mesh.telemetry.metrics import LoopMetrics, Metrics
 from services.mesh.telemetry.tracing import Tracing
 
@@ -184,7 +185,7 @@ class Process:
         for component in reversed(self._started):
             await self._guarded(component, "stop", component.stop())
         await self._guarded(self.tasks, "stop", self.tasks.stop())
-        await asyncio.to_thread(self.tracing.close)
+        await in_own_thread(self.tracing.close)
         extra = {"action": "stopped", "seconds": round(time.perf_counter() - began, 3)}
         log.info("stopped", extra=extra)
 

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=ServiceConfig)
 Build = Callable[[C, Process], Awaitable[None]]
 log = logging.getLogger(__name__)
+
+#: How long the end of a process waits for threads and tasks that nobody owns.
+LEAVE_SECONDS = 2.0
 
 
 def run_service(
@@ -57,7 +61,28 @@ def run_service(
         log.error("failpoints: %s", error, extra={"action": "start_failed"})
         return 2
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_live(name, config, build, struck))
+        exit_code = runner.run(_live(name, config, build, struck))
+        _leave_soon(exit_code)
+        return exit_code
+
+
+def _leave_soon(exit_code: int) -> None:
+    """See that nothing keeps the process now: all is committed, stopped and flushed.
+
+    The loop waits for its threads and tasks, and the interpreter for all threads: for ever, if one
+    of a handler hangs or ignores its cancellation.
+    """
+    leaving = threading.Timer(LEAVE_SECONDS, _leave, (exit_code,))
+    leaving.daemon = True
+    leaving.start()
+    sys.stdout.flush()
+
+
+def _leave(exit_code: int) -> None:
+    threads = [one.name for one in threading.enumerate() if not one.daemon]
+    extra = {"action": "left_behind", "threads": threads}
+    log.warning("something does not end: leaving it behind", extra=extra)
+    os._exit(exit_code)
 
 
 def _failpoints(name: str, config: ServiceConfig, module: str) -> Failpoints | None:

@@ -83,6 +83,10 @@ class FaultProxy:
         self._connections: set[_Connection] = set()
         self.passed = 0
         """Bytes handed on so far, both ways."""
+        self.met = 0
+        """What the present behaviour has met: pieces that were sent, connections that were cut."""
+        self.last_met = 0.0
+        """When something was sent last, by the loop's clock."""
 
     @property
     def port(self) -> int:
@@ -96,6 +100,7 @@ class FaultProxy:
     def become(self, link: Link, *, seconds: float = 0.0, bytes_: int = 0) -> None:
         """Behave like this from now on, towards old connections and new ones."""
         self._link, self._seconds, self._bytes = link, seconds, bytes_
+        self.met = len(self._connections) if link is Link.CUT else 0
         # Whoever waits looks again; those who come later wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
@@ -124,6 +129,7 @@ class FaultProxy:
 
     async def _accept(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         if self._link is Link.CUT:
+            self.met += 1
             answer.transport.abort()
             return
         # Until both sides are there it is ended like a pipe: its client may be gone already.
@@ -161,6 +167,8 @@ class FaultProxy:
             connection.abort()
 
     async def _hand_on(self, chunk: bytes, connection: _Connection, asking: bool) -> None:
+        self.met += 1
+        self.last_met = asyncio.get_running_loop().time()
         await self._held(asking)
         if self._link in _SWALLOWS[asking]:
             return
@@ -175,6 +183,7 @@ class FaultProxy:
         while self._link is Link.THROTTLE and chunk:
             size = max(1, self._bytes // _SLICES_PER_SECOND)
             sink.write(chunk[:size])
+            self.passed += len(chunk[:size])
             chunk = chunk[size:]
             await asyncio.sleep(1 / _SLICES_PER_SECOND)
         sink.write(chunk)

@@ -14,6 +14,10 @@ DEFAULT_ATTEMPTS = 5
 DEFAULT_FIRST_DELAY = timedelta(seconds=1)
 DEFAULT_LONGEST_DELAY = timedelta(hours=1)
 DEFAULT_FACTOR = 2.0
+#: The contract's bounds on failures.
+MAX_TYPE = 200
+MAX_MESSAGE_BYTES = 8 * 1024
+MAX_TRACEBACK_BYTES = 16 * 1024
 
 
 def retry_from_proto(message: retry_pb2.RetryPolicy) -> RetryPolicy:
@@ -93,15 +97,19 @@ def failure_to_proto(failure: Failure | None) -> job_pb2.Failure | None:
 def failure_from_proto(
     message: job_pb2.Failure, *, timed_out: bool = False, infrastructure: bool = False
 ) -> Failure:
+    """With texts as the contract has them: whoever reports may be a program in any language."""
     kind = FailureKind.PERMANENT if message.permanent else FailureKind.ERROR
     if timed_out:
         kind = FailureKind.TIMEOUT
     elif infrastructure:
         kind = FailureKind.INFRASTRUCTURE
     return Failure(
-        type=storable(message.type) or "Error",
-        message=storable(message.message),
-        traceback=storable(message.traceback),
+        type=storable(message.type)[:MAX_TYPE] or "Error",
+        message=storable(message.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore"),
+        # Its end: the last frames tell the most.
+        traceback=storable(message.traceback)
+        .encode()[-MAX_TRACEBACK_BYTES:]
+        .decode(errors="ignore"),
         kind=kind,
         exit_code=message.exit_code if message.HasField("exit_code") else None,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +150,70 @@ def test_a_closed_client_says_that_it_is(call: Callable[[Client], object]) -> No
         pass
     with pytest.raises(RuntimeError, match="this Client is closed"):
         call(client)
+
+
+FORKS = """
+import os, signal, sys
+from jobmesh import Client
+client = Client("127.0.0.1:1")
+if os.fork() == 0:
+    signal.alarm(20)  # who hangs is killed
+    try:
+        client.types()
+    except RuntimeError as error:
+        client.close()
+        sys.exit("before a fork" not in str(error))
+    os._exit(2)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_client_that_was_made_before_a_fork_says_so_instead_of_hanging() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKS], timeout=60, check=False).returncode == 0
+
+
+FORKS_ANEW = """
+import os, signal, sys
+from jobmesh import Client, errors
+with Client("127.0.0.1:1", attempts=1) as client:
+    try:
+        client.types()
+    except errors.Unavailable:
+        pass
+if os.fork() == 0:
+    signal.alarm(20)  # who hangs is killed
+    try:
+        Client("127.0.0.1:1", attempts=1).types()
+    except RuntimeError as error:
+        sys.exit("fork" not in str(error))
+    os._exit(2)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_new_client_in_a_child_of_one_that_has_used_grpc_says_so_instead_of_hanging() -> None:
+    run = subprocess.run([sys.executable, "-c", FORKS_ANEW], timeout=60, check=False)
+    assert run.returncode == 0
+
+
+FORKS_FIRST = """
+import os, signal, sys
+from jobmesh import Client, errors
+client = Client("127.0.0.1:1", attempts=1)
+if os.fork() == 0:
+    signal.alarm(20)
+    try:
+        Client("127.0.0.1:1", attempts=1).types()
+    except errors.Unavailable:
+        sys.exit(0)
+    os._exit(2)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_process_that_forks_before_the_first_call_may_use_clients_in_its_children() -> None:
+    run = subprocess.run([sys.executable, "-c", FORKS_FIRST], timeout=60, check=False)
+    assert run.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,16 @@ from typing import Any
 
 import grpc
 import pytest
-from jobmesh import AsyncClient, InputError, JobFailed, JobState, Retry, WaitTimeout, job
+from jobmesh import (
+    AsyncClient,
+    InputError,
+    JobFailed,
+    JobState,
+    NewJob,
+    Retry,
+    WaitTimeout,
+    job,
+)
 from jobmesh.errors import (
     AlreadyExists,
     CallError,
@@ -38,6 +47,8 @@ from services.mesh.testing.waiting import eventually
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+#: What gRPC says of calls that a server which drains has not begun.
+CANCELLED = grpc.StatusCode.CANCELLED
 
 
 def succeed(mesh: MemoryMesh, job_id: str) -> None:
@@ -237,7 +248,7 @@ async def test_a_shard_that_is_away_is_left_with_another_key(
 
 
 @pytest.mark.parametrize(
-    "unknown", [OutcomeUnknown("s1"), DependencyUnavailable("orchestrator"), UNAVAILABLE]
+    "unknown", [OutcomeUnknown("s1"), DependencyUnavailable("orchestrator"), UNAVAILABLE, CANCELLED]
 )
 async def test_a_key_that_may_be_taken_is_never_changed(
     client: AsyncClient, mesh: MemoryMesh, unknown: MeshError | grpc.StatusCode
@@ -288,6 +299,17 @@ async def test_what_only_passes_by_is_retried_and_what_stays_is_not(
     with pytest.raises(CallError, match="INTERNAL"):
         await handle.get()
     assert len(mesh.calls["GetJob"]) == 4
+
+
+async def test_a_call_that_a_draining_server_did_not_begin_is_sent_again(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    handle = await client.enqueue("echo")
+    mesh.faults["GetJob"] = [Fault(CANCELLED)]
+    assert (await handle.get()).state is JobState.SCHEDULED
+    mesh.faults["EnqueueBatch"] = [Fault(CANCELLED)]
+    (ack,) = await client.enqueue_many([NewJob("echo")])
+    assert ack.ok
 
 
 async def test_tries_are_bounded(address: str, mesh: MemoryMesh) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from jobmesh import Context, OutputError, Snooze, job
+from jobmesh import Context, OutputError, RetryAfter, Snooze, job
 from jobmesh.cli.logs import is_job_id
 from jobmesh.cli.sayings import progress_bar, progress_words
 from jobmesh.model import Progress
@@ -64,6 +64,12 @@ def test_an_extension_is_positive_and_bounded(seconds: float) -> None:
 def test_a_snooze_is_bounded(delay: Any) -> None:
     with pytest.raises(ValueError, match="delay"):
         Snooze(delay)
+
+
+def test_a_wish_to_be_retried_is_a_number_of_seconds() -> None:
+    assert RetryAfter(timedelta(minutes=2), "busy").seconds == 120
+    with pytest.raises(ValueError, match="soon"):
+        RetryAfter("soon", "busy")  # type: ignore[arg-type]
 
 
 @job("resumes")

@@ -55,7 +55,7 @@ def every(number: int, cut: str) -> Callable[[int], str]:
     return lambda sent: cut if sent == number else ""
 
 
-@pytest.mark.parametrize("cut", ["UNAVAILABLE", "drain", "slow"])
+@pytest.mark.parametrize("cut", ["UNAVAILABLE", "CANCELLED", "drain", "slow"])
 @pytest.mark.parametrize("after", [1, 2, 3])
 async def test_a_cut_stream_is_resumed_without_gap_or_duplicate(
     client: AsyncClient, mesh: MemoryMesh, cut: str, after: int

@@ -42,7 +42,7 @@ async def watch_prefix(
                 known = {entry.key: entry for entry in listed}
                 yield Snapshot(dict(known))
             else:
-                for event in _difference(known, listed):
+                for event in _difference(known, listed, revision):
                     yield _applied(known, event)
             async with aclosing(_stream(client, prefix, revision + 1)) as changes:
                 async for change in changes:
@@ -92,13 +92,15 @@ def _event(known: dict[str, Entry], change: kv_pb2.Event) -> Put | Deleted | Non
     if change.type == kv_pb2.Event.PUT:
         return Put(to_entry(change.kv))
     last = known.get(change.kv.key.decode())
-    return Deleted(last) if last is not None else None
+    return Deleted(last, change.kv.mod_revision) if last is not None else None
 
 
-def _difference(known: dict[str, Entry], listed: list[Entry]) -> Iterator[Put | Deleted]:
+def _difference(
+    known: dict[str, Entry], listed: list[Entry], revision: int
+) -> Iterator[Put | Deleted]:
     """What must be reported so that the reader of `known` arrives at `listed`."""
     present = {entry.key for entry in listed}
-    yield from [Deleted(entry) for key, entry in known.items() if key not in present]
+    yield from [Deleted(entry, revision) for key, entry in known.items() if key not in present]
     yield from [Put(entry) for entry in listed if known.get(entry.key) != entry]
 
 

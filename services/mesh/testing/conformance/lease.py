@@ -164,6 +164,9 @@ class WatchConformance:
         assert [type(event) for event in seen] == [Put, Put, Deleted]
         values = [event.entry.value for event in seen if isinstance(event, Put | Deleted)]
         assert values == [b"1", b"2", b"2"]
+        first, second, third = (event for event in seen if isinstance(event, Put | Deleted))
+        assert isinstance(third, Deleted)
+        assert first.entry.revision < second.entry.revision < third.revision
 
     async def test_a_watch_sees_a_member_die(self, world: World) -> None:
         lease = await world.grant()
