@@ -21,7 +21,7 @@ from typing import Any
 from tests.bench.__main__ import RESULTS, measured, write
 from tests.bench.ground import say
 from tests.bench.peers.servers import PYTHON, SERVERS, Place
-from tests.node import node_tools
+from tests.node import InstallError, node_with_packages
 
 FOLDER = Path(__file__).parent
 BULLMQ = FOLDER / "bullmq"
@@ -74,8 +74,8 @@ def run_peer(name: str, jobs: int, singles: int) -> dict[str, Any]:
     }
     try:
         node = installed_node() if name == "bullmq" else ""
-    except subprocess.CalledProcessError as error:
-        return dict.fromkeys(NAMES) | {"left_out": f"npm: {_last(error.stderr)}"}
+    except InstallError as error:
+        return dict.fromkeys(NAMES) | {"left_out": f"npm: {_last(str(error))}"}
     with (
         tempfile.TemporaryDirectory(prefix="jobmesh-peer-") as home,
         SERVERS[peer.server](Path(home)) as place,
@@ -85,11 +85,7 @@ def run_peer(name: str, jobs: int, singles: int) -> dict[str, Any]:
 
 def installed_node() -> str:
     """The node that has the packages of BullMQ's lock file beside it."""
-    (node,), npm = node_tools()
-    lock, stamp = BULLMQ / "package-lock.json", BULLMQ / "node_modules" / ".package-lock.json"
-    if not stamp.exists() or stamp.stat().st_mtime < lock.stat().st_mtime:
-        subprocess.run([*npm, "ci"], cwd=BULLMQ, capture_output=True, text=True, check=True)
-        stamp.touch()
+    (node,) = node_with_packages(BULLMQ)
     return node
 
 
