@@ -140,6 +140,7 @@ class OrderPage:
     more: bool
     truncated: bool
     next_xid: int
+    lasting: Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,12 +247,14 @@ def event_page_to_proto(page: EventPage) -> pb.ListShardEventsResponse:
         for event, place in placed
     )
     cut = len(events) < len(placed)
+    last = events[-1].position if cut else None
     return pb.ListShardEventsResponse(
         events=events,
-        next=events[-1].position if cut else position_to_proto(page.next),
+        next=last or position_to_proto(page.next),
         more=page.more or cut,
         truncated=page.truncated,
         next_xid=page.next_xid,
+        lasting=last or position_to_proto(page.lasting),
     )
 
 

@@ -200,6 +200,27 @@ async def test_versions_that_stand_the_wrong_way_round_are_read_in_order(rig, cr
             assert [(e.job_id, e.version, e.position) for e in rest] == told[place + 1 :]
 
 
+async def test_versions_are_read_in_order_while_a_transaction_between_them_is_open(rig):
+    # The later version stands below the open one, and the earlier, which it waited for, above.
+    connections = rig.store._connections
+    (job_id,) = await rig.put()
+    start = (await rig.store.events_since(BEGINNING, 10)).lasting
+    with transaction(rig.dsn) as between:
+        async with connections.transaction() as waits:
+            await connections.run(waits, NUMBER)
+            between.execute("SELECT pg_current_xact_id()")
+            await rig.claim()
+            cancel = {"ids": Uuids([job_id]), "namespace": None, "note": None}
+            assert await connections.run(waits, rig.store._queries["cancel"], cancel)
+        first = await rig.store.events_since(start, 10)
+        resumed = await rig.store.events_since(first.events[-1].position, 10)
+        between.rollback()
+    second = await rig.store.events_since(first.lasting, 10)
+    assert [e.version for e in (*first.events, *second.events)] == [2, 3]
+    assert resumed.events == []
+    assert [e.version for e in await read_all(rig, 10, first.events[-1].position)] == [3]
+
+
 async def test_a_reader_beside_many_writers_sees_everything_once(rig):
     seen, done = [], asyncio.Event()
 

@@ -792,6 +792,7 @@ class ListShardEventsResponse(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     NEXT_XID_FIELD_NUMBER: _builtins.int
+    LASTING_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
     """The page is full: ask again at once."""
     truncated: _builtins.bool
@@ -806,8 +807,15 @@ class ListShardEventsResponse(_message.Message):
 
     @_builtins.property
     def next(self) -> Global___EventPosition:
-        """Where the next page begins. Everything before it is in this page or was before it: transactions that are still
+        """How far the order was read. Everything before it is in this page or was before it: transactions that are still
         open are not passed, however long they take.
+        """
+
+    @_builtins.property
+    def lasting(self) -> Global___EventPosition:
+        """Where the next page begins, and what to keep: the same place as `next`, by the last transaction before it. Numbers
+        up to `next` that came to nothing are given out again when the shard crashes; what they bring then would be
+        before `next`, and is never before this. Not set by versions that did not know of it; take `next` then.
         """
 
     def __init__(
@@ -818,10 +826,11 @@ class ListShardEventsResponse(_message.Message):
         more: _builtins.bool = ...,
         truncated: _builtins.bool = ...,
         next_xid: _builtins.int = ...,
+        lasting: Global___EventPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["next", b"next"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lasting", b"lasting", "next", b"next"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "more", b"more", "next", b"next", "next_xid", b"next_xid", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "lasting", b"lasting", "more", b"more", "next", b"next", "next_xid", b"next_xid", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -50,12 +50,14 @@ class OrchestratorOrder:
             request.after.xid, request.after.number = after.xid, after.number
             request.after.SetInParent()
         answer = await self._orchestrator.ListShardEvents(request)
+        lasting = answer.lasting if answer.HasField("lasting") else answer.next
         return OrderPage(
             [placed(shard, found) for found in answer.events],
             Position(answer.next.xid, answer.next.number),
             answer.more,
             answer.truncated,
             answer.next_xid,
+            Position(lasting.xid, lasting.number),
         )
 
     async def live_jobs(self, namespace: str, matching: job_pb2.JobFilter, before: str) -> LivePage:

@@ -210,7 +210,7 @@ class FilterHub:
         except MeshError:
             return
         watch.listed(shard, end.next_xid)
-        self._tails[shard].nudge()
+        self._tails[shard].read_again()
 
     async def _catch_up(self, watch: FilterWatch, shard: str) -> Deliveries:
         """Deliver what came after the token, until the tail is not ahead any more."""
@@ -231,10 +231,10 @@ class FilterHub:
             while watch.outbox:
                 if (news := watch.take()) is not None:
                     yield news
-            watch.progress.reached(shard, page.next)
+            watch.progress.reached(shard, page.lasting)
             if watch.failure is not None:
                 return
-            if tail.begin_at(page.next) <= page.next:
+            if tail.begin_at(page.lasting) <= page.lasting:
                 watch.attached.add(shard)
                 watch.pending.discard(shard)
                 return
@@ -242,9 +242,9 @@ class FilterHub:
     def _catch_place(self, watch: FilterWatch) -> None:
         """The outbox is empty: the watch stands where its tails stand, but for what is held."""
         for shard in watch.attached:
-            at = self._tails[shard].at
-            if at is not None and watch.progress.is_listed(shard):
-                watch.progress.reached(shard, at)
+            tail = self._tails[shard]
+            if tail.at is not None and watch.progress.is_listed(shard):
+                watch.progress.reached(shard, tail.at, tail.passed)
 
     # --- what the tails bring
 

@@ -86,7 +86,10 @@ class ShardTail:
         reread: float,
     ) -> None:
         self.shard = shard
+        #: Where the next page begins: everything before it was published.
         self.at: Position | None = None
+        #: Every transaction before this one was published, of those that had a number lately.
+        self.passed = 0
         self.lagging = False
         self._source, self._selection, self._publish = source, selection, publish
         self._reread = reread
@@ -99,7 +102,7 @@ class ShardTail:
         """Where the tail is; the first to ask makes it begin at the present end."""
         async with self._beginning:
             if self.at is None:
-                end = (await self._source.page(self.shard, None)).next
+                end = (await self._source.page(self.shard, None)).lasting
                 # Meanwhile one that resumes may have made it begin, further back.
                 return self.begin_at(end)
             return self.at
@@ -110,6 +113,11 @@ class ShardTail:
             self.at = at
             self._wake.set()
         return self.at
+
+    def read_again(self) -> None:
+        """Find out anew what was passed: before a crash the shard may have counted further."""
+        self.passed = 0
+        self.nudge()
 
     def nudge(self) -> None:
         """There is something new to read."""
@@ -140,7 +148,7 @@ class ShardTail:
         if not selection.covers(self._selection()):
             self._wake.set()  # somebody came who wants more than was asked for: ask again
             return
-        self.at = page.next
+        self.at, self.passed = page.lasting, page.next.xid
         self._publish(page)
         self._plan(page)
 

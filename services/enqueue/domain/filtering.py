@@ -10,6 +10,7 @@ broken off and made again, what it showed the first time is followed by the orde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -86,7 +87,6 @@ class FilterProgress:
         """The shard's jobs were listed; all that was listed was committed before this one."""
         self._unlisted.discard(shard)
         self._unpassed[shard] = next_xid
-        self._settle(shard)
 
     def event(self, shard: str, at: Position, job_id: str, version: int) -> bool:
         """The order brought an event; whether it is news."""
@@ -100,14 +100,11 @@ class FilterProgress:
             self._versions[job_id] = version
         return version > known
 
-    def reached(self, shard: str, at: Position) -> None:
-        """Every event up to this place was brought."""
+    def reached(self, shard: str, at: Position, passed: int = 0) -> None:
+        """Every event up to this place was brought, and of all transactions before `passed`."""
         if at > self._at[shard]:
             self._at[shard] = at
-        self._settle(shard)
-
-    def _settle(self, shard: str) -> None:
-        if shard in self._unpassed and self._at[shard].xid >= self._unpassed[shard]:
+        if passed >= self._unpassed.get(shard, math.inf):
             del self._unpassed[shard]
         if self.is_settled:
             self._versions.clear()

@@ -314,12 +314,15 @@ class EventPage:
 
     events: list[JobEvent]
     next: Position
+    """Everything before it is in this page, or was before it."""
     more: bool
     """The page is full; ask again at once."""
     truncated: bool
     """Events after the given position have been purged: the stream has a gap."""
     next_xid: int
     """Whatever was committed before this page was read has a smaller transaction."""
+    lasting: Position
+    """The same place as `next`, by its last transaction: no crash gives that number out again."""
 
 
 @record

@@ -746,20 +746,35 @@ SELECT c.count, {event_columns}
   LEFT JOIN (found j JOIN event_rows e ON e.job_id = j.id AND e.version = j.version)
          ON j.state IN (4, 5, 6, 7)
 
+-- fragment: horizons
+-- Up to where the shard's order is complete, its last transaction before that, and whether some are there behind it
+-- already. The last one is on disk, since it is seen; the numbers between the two came to nothing, and a crash
+-- may have them given out again.
+horizon AS MATERIALIZED (
+    SELECT s.xid, s.next_xid, m.purged_xid,
+           greatest(m.purged_xid,
+                    (SELECT c.xid FROM commits c WHERE c.xid < s.xid ORDER BY c.xid DESC LIMIT 1)) AS last_xid,
+           EXISTS (SELECT FROM commits c WHERE c.xid >= s.xid) AS overtaken
+      FROM (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid,
+                   pg_snapshot_xmax(pg_current_snapshot()) AS next_xid OFFSET 0) AS s
+     CROSS JOIN shard_meta m
+)
+
+-- fragment: horizon_columns
+-- Transactions as numbers.
+h.xid::text::bigint, h.purged_xid::text::bigint, h.next_xid::text::bigint, h.last_xid::text::bigint, h.overtaken
+
 -- name: horizon
--- Where a new reader of the shard's order begins, and the transaction that would begin next.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+-- Where a new reader of the shard's order begins.
+WITH {horizons}
+SELECT {horizon_columns}
+  FROM horizon h
 
 -- name: events_since
 -- The shard's events from a transaction on, up to the horizon, in whole transactions; each with its
 -- number in its transaction.
-WITH horizon AS MATERIALIZED (
-    SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid,
-           pg_snapshot_xmax(pg_current_snapshot()) AS next_xid, purged_xid
-      FROM shard_meta
-)
-SELECT h.xid::text::bigint, h.purged_xid::text::bigint, h.next_xid::text::bigint,
+WITH {horizons}
+SELECT {horizon_columns},
        p.xid::text::bigint, p.size,
        2 * r.place - (r.version - e.version), {event_columns}
   FROM horizon h
@@ -791,7 +806,8 @@ SELECT DISTINCT n.job_id
                   AND age(n.xmin) > age(e.xmin))
 
 -- name: order_around
--- Where versions of these jobs, a few, stand in a part of the shard's order.
+-- Where versions of these jobs, a few, stand in a part of the shard's order, behind the horizon, too: of two that
+-- stand the wrong way round, the one that was waited for may have a number beyond a transaction that is open.
 SELECT c.xid::text::bigint, 2 * r.place - (r.version - v.version), r.id, v.version
   FROM commits c
  CROSS JOIN LATERAL unnest(c.job_ids, c.versions, c.firsts) WITH ORDINALITY
@@ -799,7 +815,6 @@ SELECT c.xid::text::bigint, 2 * r.place - (r.version - v.version), r.id, v.versi
   JOIN unnest(%(ids)b) AS w (id) ON w.id = r.id
  CROSS JOIN LATERAL generate_series(coalesce(r.first, r.version), r.version) AS v (version)
  WHERE c.xid >= %(first)s::text::xid8 AND c.xid <= %(last)s::text::xid8
-   AND c.xid < pg_snapshot_xmin(pg_current_snapshot())
 
 -- fragment: schedule_columns
 -- A schedule as ScheduleRecord has it.

@@ -19,7 +19,7 @@ from services.mesh.store.listing import (
     living_query,
     match_query,
 )
-from services.mesh.store.order import LAST, MARGIN, Standing, exchanged
+from services.mesh.store.order import APART, EDGE, LAST, MARGIN, Edge, Standing, exchanged
 from services.mesh.store.rows import STATES, job_event, job_record
 
 
@@ -89,41 +89,43 @@ class Reading(ShardBase):
     ) -> EventPage:
         """The shard's events after a position; None begins at the horizon, with no events."""
         if after is None:
-            rows = await self._fetch("horizon")
-            horizon, next_xid = rows[0]
-            return EventPage([], Position(horizon, 0), False, False, next_xid)
+            edge = Edge(*(await self._fetch("horizon"))[0])
+            return EventPage([], edge.horizon, False, False, edge.next_xid, edge.lasting)
         first = after.xid + (1 if after.number >= LAST else 0)
-        rows = await self._fetch("events_since", {"xid": str(first), "limit": Int8(limit)})
-        horizon, purged, next_xid = rows[0][:3]
-        sizes = {row[3]: row[4] for row in rows if row[3] is not None}
+        found = await self._fetch("events_since", {"xid": str(first), "limit": Int8(limit)})
+        edge, rows = Edge(*found[0][:EDGE]), [row[EDGE:] for row in found]
+        sizes = {row[0]: row[1] for row in rows if row[0] is not None}
         # Whole transactions until there are enough events: the next page begins after the last.
         more = sum(sizes.values()) >= limit
-        events = await self._in_order(rows, cut=more or after.number > 0)
+        cut = more or edge.overtaken or 0 < after.number < APART
+        events = await self._in_order(rows, cut=cut)
+        full = Position(max(sizes), LAST) if more else None
         return EventPage(
             [e for place, e in events if place > after and (not wanted or wanted.matches(e))],
-            Position(max(sizes), LAST) if more else max(after, Position(horizon, 0)),
+            full or max(after, edge.horizon),
             more=more,
-            truncated=purged > 0 and after < Position(purged, LAST),
-            next_xid=next_xid,
+            truncated=edge.purged > 0 and after < Position(edge.purged, LAST),
+            next_xid=edge.next_xid,
+            lasting=full or max(after, edge.lasting),
         )
 
     async def _in_order(
         self, rows: Iterable[Row], *, cut: bool
     ) -> Iterable[tuple[Position, JobEvent]]:
-        """Events with their places. `cut`: what belongs together may stand on both sides of the
-        page's edge; where the horizon is the edge it does not.
+        """Events with their places. `cut`: what belongs together may stand on both sides of one of
+        the page's edges.
         """
-        places = [(Position(row[3], row[5]), row) for row in rows if row[5] is not None]
-        order = [(place, row[6], row[7]) for place, row in places]
+        places = [(Position(row[0], row[2]), row) for row in rows if row[2] is not None]
+        order = [(place, row[3], row[4]) for place, row in places]
         if cut and order:
             order = sorted(order + await self._around(order))
         others = exchanged(order)
         if not others:
-            return ((place, job_event(row[6:], place)) for place, row in places)
-        here = {(row[6], row[7]): job_event(row[6:]) for _, row in places}
+            return ((place, job_event(row[3:], place)) for place, row in places)
+        here = {(row[3], row[4]): job_event(row[3:]) for _, row in places}
         away = [(job_id, version - 1) for job_id, version in others.values()]
         here |= {(e.job_id, e.version): e for e in await self.events_after(away)}
-        belongs = {place: others.get(place, (row[6], row[7])) for place, row in places}
+        belongs = {place: others.get(place, (row[3], row[4])) for place, row in places}
         return ((p, replace(here[e], position=p)) for p, e in belongs.items() if e in here)
 
     async def _around(self, order: Sequence[Standing]) -> list[Standing]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 from services.enqueue.app.filter_hub import FilterHub
 from services.enqueue.app.watch import Kind
@@ -19,6 +20,8 @@ from services.mesh.telemetry.metrics import Metrics
 
 NS, ANY = "n", WatchFilter("n")
 ENDED = 4
+#: Behind all events of a transaction.
+LAST = 1000
 
 
 class Shard:
@@ -56,6 +59,11 @@ class Shard:
         self.write(xid, job, state, type_)
         self.commit(xid)
 
+    def crash(self) -> None:
+        """What is open comes to nothing; numbers that came to nothing are given out again."""
+        self.open.clear()
+        self.next_xid = self.last_xid + 1
+
     def has_ended(self, job: str) -> bool:
         return self.rows.get(job, (0, 0, ""))[1] == ENDED
 
@@ -63,9 +71,16 @@ class Shard:
     def horizon(self) -> int:
         return min(self.open, default=self.next_xid)
 
+    @property
+    def last_xid(self) -> int:
+        """The last transaction below the horizon that is on disk."""
+        return max((xid for xid in self.committed if xid < self.horizon), default=9)
+
     def page(self, after: Position | None, limit: int = 3) -> OrderPage:
         if after is None:
-            return OrderPage([], Position(self.horizon, 0), False, False, self.next_xid)
+            return OrderPage(
+                [], Position(self.horizon, 0), False, False, self.next_xid, self.lasting
+            )
         events, last = [], None
         for xid in sorted(self.committed):
             if after.xid <= xid < self.horizon and len(events) < limit:
@@ -77,13 +92,19 @@ class Shard:
                             Placed(self.name, place, job, version, NS, type_, state, {}, message)
                         )
         more = len(events) >= limit
+        full = Position(last, LAST) if more else None
         return OrderPage(
             events,
-            Position(last + 1, 0) if more else max(after, Position(self.horizon, 0)),
+            full or max(after, Position(self.horizon, 0)),
             more,
-            0 < self.purged >= after.xid,
+            self.purged > 0 and after < Position(self.purged, LAST),
             self.next_xid,
+            full or max(after, self.lasting),
         )
+
+    @property
+    def lasting(self) -> Position:
+        return Position(max(self.last_xid, self.purged), LAST)
 
 
 class Source:
@@ -102,7 +123,7 @@ class Source:
             raise ShardUnavailable(shard)
         page = found.page(after)
         kept = [e for e in page.events if not types or e.type in set(types)]
-        return OrderPage(kept, page.next, page.more, page.truncated, page.next_xid)
+        return replace(page, events=kept)
 
     async def live_jobs(self, namespace, matching, before):
         self.during_list()

@@ -52,7 +52,7 @@ async def half_listed():
 
 async def passed(hub, shard):
     """The tail has read all that happened in a shard."""
-    await eventually(lambda: hub._tails[shard.name].at.xid == shard.next_xid)
+    await eventually(lambda: hub._tails[shard.name].at == shard.lasting)
 
 
 async def test_a_job_that_ends_while_its_shard_is_away_in_the_middle_of_a_list_is_told_of():

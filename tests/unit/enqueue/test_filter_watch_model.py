@@ -23,6 +23,7 @@ STEPS = st.lists(
         st.tuples(st.just("commit"), st.integers(0, 1), st.integers(0, 2)),
         st.tuples(st.just("read"), st.integers(1, 4)),
         st.tuples(st.just("break")),
+        st.tuples(st.just("crash"), st.integers(0, 1)),
         st.tuples(st.just("end"), st.integers(0, 1), st.integers(0, 3)),
         st.tuples(st.just("blink"), st.integers(0, 1), st.integers(1, 3)),
         st.tuples(st.just("away"), st.integers(0, 1), st.booleans()),
@@ -78,6 +79,8 @@ def _write(shard: Shard, kind: str, values) -> None:
         shard.begin()
     elif kind == "commit" and shard.open:
         shard.commit(sorted(shard.open)[values[0] % len(shard.open)])
+    elif kind == "crash":
+        shard.crash()
     elif kind in ("write", "end") and shard.open:
         job = f"{shard.name}-{values[0]}"
         if not shard.has_ended(job):

@@ -27,6 +27,7 @@ from services.orchestrator.servicer import OrchestratorServicer
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG = Failure("E", "m" * 8_192, "t" * 16_384)
 SHORT = Failure("E", "m")
+PLACE = Position(8, 1)
 
 
 def events_of(count: int, failure: Failure = LONG) -> list[JobEvent]:
@@ -122,17 +123,20 @@ async def test_a_page_of_jobs_ends_where_it_is_large_enough() -> None:
 
 
 def test_a_page_of_a_shards_order_says_where_it_goes_on() -> None:
-    page = EventPage(events_of(1000), Position(9, 0), False, False, 12)
+    page = EventPage(events_of(1000), Position(9, 0), False, False, 12, PLACE)
     answer = convert.event_page_to_proto(page)
     count = len(answer.events)
     assert 100 < count < 1000
     assert answer.more
     assert (answer.next.xid, answer.next.number) == (7, count), "after the last that is told"
-    whole = convert.event_page_to_proto(EventPage(events_of(9), Position(9, 0), False, False, 12))
-    assert (len(whole.events), whole.more, whole.next.xid) == (9, False, 9)
+    assert answer.lasting == answer.next
+    whole = convert.event_page_to_proto(
+        EventPage(events_of(9), Position(9, 0), False, False, 12, PLACE)
+    )
+    assert (len(whole.events), whole.more, whole.next.xid, whole.lasting.xid) == (9, False, 9, 8)
 
 
 def test_one_that_is_too_large_by_itself_comes_alone() -> None:
     huge = events_of(2, Failure("E", "m" * (convert.MOST_BYTES + 1)))
-    answer = convert.event_page_to_proto(EventPage(huge, Position(9, 0), False, False, 12))
+    answer = convert.event_page_to_proto(EventPage(huge, Position(9, 0), False, False, 12, PLACE))
     assert (len(answer.events), answer.more, answer.next.number) == (1, True, 1)
