@@ -18,7 +18,13 @@ from typing import Any
 
 from jobmesh.codec import BYTES_TYPE, JSON_TYPE, to_json, value_from
 from jobmesh.context import Context
-from jobmesh.errors import HandlerError, OutputError, Snooze
+from jobmesh.errors import (
+    MAX_SNOOZE_SECONDS,
+    HandlerError,
+    OutputError,
+    RetryAfter,
+    Snooze,
+)
 
 if typing.TYPE_CHECKING:
     from jobmesh.handlers import HandlerSpec
@@ -182,3 +188,31 @@ def _file_output(path: Path) -> Output:
 
     guessed, _ = guess_type(path.name)
     return Output(path, guessed or BYTES_TYPE)
+
+
+# --- what it raises: the class is the handler's, and so is what goes wrong in it
+
+
+def wait_of(error: RetryAfter | Snooze) -> float | None:
+    """The seconds that it asks to wait; None if they cannot be known.
+
+    Its class may not have called `super().__init__`, or have put something else in their place.
+    """
+    try:
+        seconds = float(error.seconds)
+    except Exception:
+        return None
+    is_usable = isinstance(error, RetryAfter) or 0 <= seconds <= MAX_SNOOZE_SECONDS
+    return seconds if is_usable else None
+
+
+def words_of(error: BaseException) -> str:
+    """Its message. A Snooze has one only where it is a failure, for want of a delay."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "<unprintable>"
+    if not isinstance(error, Snooze):
+        return said
+    name = type(error).__name__
+    return f"no delay from 0 s to 30 days: {name} must call super().__init__(delay): {said}"

@@ -384,6 +384,20 @@ async def test_a_returned_snooze_is_no_failure(pool: ProcessExecutor) -> None:
     assert await pool.run(attempt_of("snoozes"), b"", Follower()) == Snoozed(12.5)
 
 
+@pytest.mark.parametrize(
+    ("type_", "failure"), [("not-yet", "NotYet"), ("unspeakable", "Unspeakable")]
+)
+async def test_what_goes_wrong_in_an_exceptions_own_class_is_its_failure(
+    pool: ProcessExecutor, type_: str, failure: str
+) -> None:
+    """It ended the executor, and its job said no more than that."""
+    before = value_of(await run(pool, "whoami"))
+    result = await run(pool, type_)
+    assert isinstance(result, Failed)
+    assert result.failure.type == failure
+    assert value_of(await run(pool, "whoami")) == before, "the process lives on"
+
+
 async def test_a_handlers_mistakes_are_its_own(pool: ProcessExecutor) -> None:
     follower = Follower()
     raised = value_of(await pool.run(attempt_of("errs"), b"", follower))

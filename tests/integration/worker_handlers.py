@@ -200,6 +200,28 @@ def snoozes() -> Snooze:
     return Snooze(12.5)
 
 
+class NotYet(Snooze):
+    """Says no delay: it does not call `super().__init__`."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class Unspeakable(Exception):  # noqa: N818 - it is no mere error
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@job("not-yet")
+def not_yet() -> None:
+    raise NotYet("no room")
+
+
+@job("unspeakable")
+def unspeakable() -> None:
+    raise Unspeakable
+
+
 @job("silent")
 def silent(files: Files) -> None:
     _mark(files.started)

@@ -12,7 +12,7 @@ from pathlib import Path
 from jobmesh.context import Context, Hooks
 from jobmesh.errors import AttemptCancelled, HandlerError, PermanentFailure, RetryAfter, Snooze
 from jobmesh.handlers import HandlerSpec
-from jobmesh.invocation import NO_OUTPUT, decode, encode, parameters_of
+from jobmesh.invocation import NO_OUTPUT, decode, encode, parameters_of, wait_of, words_of
 
 from services.mesh.jobs.model import NO_PAYLOAD, Payload
 from services.mesh.jobs.retry import FailureKind
@@ -100,20 +100,14 @@ class LoopExecutor(Executor):
 
     def _ended_by(self, error: BaseException) -> Failed | Snoozed:
         """An exception of a handler as the attempt's ending."""
-        if isinstance(error, Snooze):
-            return Snoozed(error.seconds)
+        wait = wait_of(error) if isinstance(error, RetryAfter | Snooze) else None
+        if isinstance(error, Snooze) and wait is not None:
+            return Snoozed(wait)
         permanent = isinstance(error, PermanentFailure | HandlerError)
         kind = FailureKind.PERMANENT if permanent else FailureKind.ERROR
         text = self._tracebacks.text(error)
-        found = failure(type(error).__name__, _words(error), text, kind=kind)
-        return Failed(found, error.seconds if isinstance(error, RetryAfter) else None)
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # its class is the handler's, and so is what goes wrong in it
-        return "<unprintable>"
+        found = failure(type(error).__name__, words_of(error), text, kind=kind)
+        return Failed(found, wait)
 
 
 class HandlerLine:

@@ -20,7 +20,7 @@ from typing import Any
 from jobmesh.context import Context, Hooks
 from jobmesh.errors import AttemptCancelled, HandlerError, PermanentFailure, RetryAfter, Snooze
 from jobmesh.handlers import HandlerSpec, load_handlers
-from jobmesh.invocation import Output, invoke
+from jobmesh.invocation import Output, invoke, wait_of, words_of
 
 from services.worker.executor import frames
 from services.worker.executor.frames import Header
@@ -134,17 +134,18 @@ def _checkpoint(call: Header, body: bytes) -> tuple[tuple[bytes, str] | None, by
 
 def raised(error: BaseException) -> Header:
     """An exception of a handler, in words."""
-    if isinstance(error, Snooze):
-        return {"kind": frames.SNOOZED, "delay": error.seconds}
+    wait = wait_of(error) if isinstance(error, RetryAfter | Snooze) else None
+    if isinstance(error, Snooze) and wait is not None:
+        return {"kind": frames.SNOOZED, "delay": wait}
     header: Header = {
         "kind": frames.RAISED,
         "type": type(error).__name__,
-        "message": str(error),
+        "message": words_of(error),
         "traceback": "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:],
         "permanent": isinstance(error, PermanentFailure | HandlerError),
     }
-    if isinstance(error, RetryAfter):
-        header["retry_after"] = error.seconds
+    if wait is not None:
+        header["retry_after"] = wait
     return header
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from jobmesh import Context, RetryAfter, job
+from jobmesh import Context, RetryAfter, Snooze, job
 from jobmesh.handlers import JobFunction
 
 from services.mesh.clock import SystemClock
@@ -110,6 +110,36 @@ async def double(n: int) -> int:
     return 2 * n
 
 
+class NotYet(Snooze):
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class Busy(RetryAfter):
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class Backwards(Snooze):
+    def __init__(self) -> None:
+        self.seconds = -1.0
+
+
+@job("not-yet")
+async def not_yet() -> None:
+    raise NotYet("no room")
+
+
+@job("busy")
+async def busy() -> None:
+    raise Busy("no room")
+
+
+@job("backwards")
+async def backwards() -> Snooze:
+    return Backwards()
+
+
 HANDLERS: list[JobFunction[Any, Any]] = [
     deaf,
     slow,
@@ -119,6 +149,9 @@ HANDLERS: list[JobFunction[Any, Any]] = [
     is_cancelled_by_a_timer,
     cancels_and_returns,
     later,
+    not_yet,
+    busy,
+    backwards,
     unspeakable,
     double,
 ]
@@ -297,6 +330,27 @@ async def test_a_wish_to_be_retried_later_is_passed_on(runner: Runner) -> None:
     ending = await notes.ending()
     assert isinstance(ending, Failed)
     assert ending.retry_after == 3.0
+
+
+@pytest.mark.parametrize(
+    ("type_", "failure", "words"),
+    [
+        ("not-yet", "NotYet", "no delay from 0 s to 30 days: NotYet must call super().__init__"),
+        ("busy", "Busy", "no room"),
+        ("backwards", "Backwards", "no delay from 0 s to 30 days"),
+    ],
+)
+async def test_a_wish_whose_class_never_said_the_wait_is_a_failure(
+    runner: Runner, type_: str, failure: str, words: str
+) -> None:
+    """It was taken for a defect of the worker, and its job handed back for ever."""
+    notes = Notes()
+    runner.launch(attempt(type_), notes)
+    ending = await notes.ending()
+    assert isinstance(ending, Failed)
+    assert (ending.failure.type, ending.failure.kind.name) == (failure, "ERROR")
+    assert words in ending.failure.message
+    assert ending.retry_after is None
 
 
 async def test_a_deaf_handler_is_reported_all_the_same(runner: Runner) -> None:
