@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from services.mesh.runtime import DrainSignal
 
@@ -22,6 +22,45 @@ class Conversation(Protocol[Asked_contra, Said_co]):
     def responses(self) -> AsyncIterator[Said_co]: ...
 
     def say_drain(self) -> None: ...
+
+
+class Answers(Generic[Said]):
+    """What is to be said in a conversation, in order.
+
+    A request has its place from when it is read until its answer is written: who does not read what
+    we say is not heard either, and keeps no more of our memory than so many answers.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._waiting: asyncio.Queue[tuple[Said, bool] | None] = asyncio.Queue()
+
+    async def begin(self) -> None:
+        """Wait for a place; `answer` or `give_up` follows."""
+        await self._places.acquire()
+
+    def answer(self, said: Said) -> None:
+        self._waiting.put_nowait((said, True))
+
+    def give_up(self) -> None:
+        """There will be no answer."""
+        self._places.release()
+
+    def say(self, said: Said) -> None:
+        """Of our own accord, which is once in a while and needs no place."""
+        self._waiting.put_nowait((said, False))
+
+    def end(self) -> None:
+        """Nothing will be said after what waits."""
+        self._waiting.put_nowait(None)
+
+    async def all(self) -> AsyncGenerator[Said, None]:
+        while (waiting := await self._waiting.get()) is not None:
+            said, has_place = waiting
+            yield said
+            # Asked for the next one: this one is written.
+            if has_place:
+                self._places.release()
 
 
 async def conversed(

@@ -33,7 +33,7 @@ from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.stats import Statistics
 from services.orchestrator.app.submission import AlikeOutcome, Submission
 from services.orchestrator.app.topology import TopologyKeeper
-from services.orchestrator.conversation import conversed
+from services.orchestrator.conversation import Answers, conversed
 from services.orchestrator.servicer_changes import ChangeCalls
 from services.orchestrator.servicer_puts import PutStream
 from services.orchestrator.servicer_schedules import ScheduleCalls
@@ -41,7 +41,8 @@ from services.orchestrator.servicer_schedules import ScheduleCalls
 Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_STATS_SECONDS = 5.0
-#: Report messages of one worker that may be under way at once; then its stream is not read on.
+#: Report messages of one worker that may be under way at once, or wait for their verdicts to be
+#: read; then its stream is not read on.
 REPORTS_UNDER_WAY = 16
 
 
@@ -242,12 +243,11 @@ class ReportStream:
         self._reports, self._tracing = reports, tracing
         #: Commits under way, by job and fence; each belongs to the trace of its run.
         self._spans: dict[tuple[bytes, int], Span] = {}
-        self._room = asyncio.Semaphore(REPORTS_UNDER_WAY)
         self._under_way = 0
         self._read_all = False
         #: The worker reads verdicts in columns.
         self._columns = False
-        self._answers: asyncio.Queue[pb.ReportAttemptsResponse | None] = asyncio.Queue()
+        self._answers: Answers[pb.ReportAttemptsResponse] = Answers(REPORTS_UNDER_WAY)
 
     async def read(self, requests: AsyncIterator[pb.ReportAttemptsRequest]) -> None:
         worker_id = ""
@@ -267,14 +267,13 @@ class ReportStream:
         """Only to a worker that knows of them: an older one expects nothing but verdicts."""
         if hello.columns and not self._columns:
             self._columns = True
-            self._answers.put_nowait(pb.ReportAttemptsResponse(columns=True))
+            self._answers.say(pb.ReportAttemptsResponse(columns=True))
 
     def say_drain(self) -> None:
-        self._answers.put_nowait(pb.ReportAttemptsResponse(draining=True))
+        self._answers.say(pb.ReportAttemptsResponse(draining=True))
 
-    async def responses(self) -> AsyncIterator[pb.ReportAttemptsResponse]:
-        while (answer := await self._answers.get()) is not None:
-            yield answer
+    def responses(self) -> AsyncIterator[pb.ReportAttemptsResponse]:
+        return self._answers.all()
 
     async def _submit(self, request: pb.ReportAttemptsRequest, worker_id: str) -> None:
         reports: list[Report] = []
@@ -293,7 +292,8 @@ class ReportStream:
                 reports.append(report)
                 self._trace(message)
         if refused:
-            self._answers.put_nowait(pb.ReportAttemptsResponse(verdicts=refused))
+            await self._answers.begin()
+            self._answers.answer(pb.ReportAttemptsResponse(verdicts=refused))
         for one in successes:
             for part, verdicts in self._reports.submit_successes(one):
                 await self._await(part, verdicts)
@@ -303,19 +303,20 @@ class ReportStream:
     async def _await(
         self, group: Sequence[Report] | Successes, verdicts: asyncio.Future[list[Verdict]]
     ) -> None:
-        await self._room.acquire()
+        await self._answers.begin()
         self._under_way += 1
         verdicts.add_done_callback(partial(self._answer, group))
 
     def _answer(
         self, group: Sequence[Report] | Successes, verdicts: asyncio.Future[list[Verdict]]
     ) -> None:
-        self._room.release()
         self._under_way -= 1
-        if not verdicts.cancelled():
+        if verdicts.cancelled():
+            self._answers.give_up()
+        else:
             if self._spans and not isinstance(group, Successes):
                 self._end_spans(group, verdicts.result())
-            self._answers.put_nowait(
+            self._answers.answer(
                 convert_reports.answer_to_proto(group, verdicts.result(), columns=self._columns)
             )
         self._end_if_done()
@@ -333,4 +334,4 @@ class ReportStream:
 
     def _end_if_done(self) -> None:
         if self._read_all and self._under_way == 0:
-            self._answers.put_nowait(None)
+            self._answers.end()

@@ -14,10 +14,12 @@ from services.mesh.rpc.interceptors.method import Call, Method
 from services.mesh.rpc.items import to_item_error
 from services.mesh.runtime import Overdue, deadline
 from services.mesh.wire.values import timedelta_of
+from services.orchestrator.conversation import Answers
 
 Put = Callable[[pb.PutJobsRequest], Awaitable[pb.PutJobsResponse]]
 
-#: Puts of one stream that may be under way at once; then it is not read on.
+#: Puts of one stream that may be under way at once, or wait for their answers to be read; then it
+#: is not read on.
 PUTS_UNDER_WAY = 16
 #: A put that takes longer is given up, whatever its caller said: it has a place of the above.
 MOST_SECONDS = 60.0
@@ -31,30 +33,28 @@ class PutStream:
 
     def __init__(self, put: Put, context: Any) -> None:
         self._put, self._call = put, Call(STREAM, context)
-        self._room = asyncio.Semaphore(PUTS_UNDER_WAY)
         self._under_way: set[asyncio.Task[None]] = set()
         self._late: Overdue[asyncio.Task[None]] = Overdue(MOST_SECONDS, self._cut)
         #: Under way and given up: they are cancelled, but their caller has not gone.
         self._given_up: set[asyncio.Task[None]] = set()
         self._read_all = False
-        self._answers: asyncio.Queue[pb.PutJobsStreamResponse | None] = asyncio.Queue()
-        self._answers.put_nowait(pb.PutJobsStreamResponse())
+        self._answers: Answers[pb.PutJobsStreamResponse] = Answers(PUTS_UNDER_WAY)
+        self._answers.say(pb.PutJobsStreamResponse())
 
     async def read(self, requests: AsyncIterator[pb.PutJobsStreamRequest]) -> None:
         try:
             async for request in requests:
-                await self._room.acquire()
+                await self._answers.begin()
                 self._begin(request)
         finally:
             self._read_all = True
             self._end_if_done()
 
-    async def responses(self) -> AsyncIterator[pb.PutJobsStreamResponse]:
-        while (answer := await self._answers.get()) is not None:
-            yield answer
+    def responses(self) -> AsyncIterator[pb.PutJobsStreamResponse]:
+        return self._answers.all()
 
     def say_drain(self) -> None:
-        self._answers.put_nowait(pb.PutJobsStreamResponse(draining=True))
+        self._answers.say(pb.PutJobsStreamResponse(draining=True))
 
     async def stop(self) -> None:
         """End what is still under way: its caller has gone."""
@@ -73,7 +73,8 @@ class PutStream:
         self._late.end(task)
         self._under_way.discard(task)
         self._given_up.discard(task)
-        self._room.release()
+        if task.cancelled() or task.exception() is not None:
+            self._answers.give_up()
         self._end_if_done()
 
     async def _serve(self, request: pb.PutJobsStreamRequest) -> None:
@@ -88,11 +89,11 @@ class PutStream:
             if self._is_cancelled():
                 raise
             response.error.CopyFrom(to_item_error(OutcomeUnknown("unknown")))
-        self._answers.put_nowait(response)
+        self._answers.answer(response)
 
     def _end_if_done(self) -> None:
         if self._read_all and not self._under_way:
-            self._answers.put_nowait(None)
+            self._answers.end()
 
     def _cut(self, task: asyncio.Task[None]) -> None:
         self._given_up.add(task)
