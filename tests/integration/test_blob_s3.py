@@ -9,8 +9,9 @@ import resource
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from localmesh.ports import LOOPBACK, PortPool
 from localmesh.providers import S3Settings as Buckets
 
 from services.mesh.blob.s3 import S3BlobStore, S3Connection, S3Settings
+from services.mesh.blob.upload import PART_BYTES
 from services.mesh.errors import AlreadyExists, DependencyUnavailable, ObjectNotFound
 from services.mesh.runtime import Readiness
 from services.mesh.testing.conformance.blob import (
@@ -72,6 +74,46 @@ def ports() -> Iterator[PortPool]:
         yield pool
 
 
+class Behind:
+    """Does to an upload what only the store itself would, between its last part and its end."""
+
+    def __init__(self, client: S3Client, bucket: str) -> None:
+        self._client, self._bucket = client, bucket
+
+    def complete(self, key: str) -> None:
+        """As an earlier try would, whose answer was lost."""
+        upload = self._upload(key)
+        sent = self._client.list_parts(Bucket=self._bucket, Key=key, UploadId=upload)["Parts"]
+        self._client.complete_multipart_upload(
+            Bucket=self._bucket,
+            Key=key,
+            UploadId=upload,
+            MultipartUpload={
+                "Parts": [{"PartNumber": one["PartNumber"], "ETag": one["ETag"]} for one in sent]
+            },
+        )
+
+    def abort(self, key: str) -> None:
+        """As a store does that loses it."""
+        self._client.abort_multipart_upload(
+            Bucket=self._bucket, Key=key, UploadId=self._upload(key)
+        )
+
+    def _upload(self, key: str) -> str:
+        found = self._client.list_multipart_uploads(Bucket=self._bucket)["Uploads"]
+        return next(one["UploadId"] for one in found if one["Key"] == key)
+
+
+@pytest.fixture
+def behind(s3_client: S3Client, s3_settings: Buckets) -> Behind:
+    return Behind(s3_client, s3_settings.output_bucket)
+
+
+async def one_part(part: bytes, afterwards: Callable[[], None]) -> AsyncIterator[bytes]:
+    yield part
+    await asyncio.to_thread(afterwards)
+
+
 class TestS3BlobStore(BlobConformance):
     async def test_a_bucket_is_created_where_there_is_none(
         self, s3_settings: Buckets, s3_client: S3Client, unique_prefix: str
@@ -112,6 +154,37 @@ class TestS3BlobStore(BlobConformance):
             await task
         left = s3_client.list_multipart_uploads(Bucket=s3_settings.output_bucket)
         assert left.get("Uploads", []) == []
+
+    @pytest.mark.parametrize("write_once", [True, False])
+    async def test_an_upload_whose_completion_got_no_answer_is_stored(
+        self, store: S3BlobStore, behind: Behind, write_once: bool
+    ) -> None:
+        key, part = fresh_key(), os.urandom(PART_BYTES)
+        ref = await store.put_stream(
+            key, one_part(part, partial(behind.complete, key)), write_once=write_once
+        )
+        assert await store.get_bytes(key, sha256=ref.sha256) == part
+
+    @pytest.mark.parametrize("write_once", [True, False])
+    async def test_an_upload_that_the_store_lost_is_the_stores_fault(
+        self, store: S3BlobStore, behind: Behind, write_once: bool
+    ) -> None:
+        key, part = fresh_key(), os.urandom(PART_BYTES)
+        with pytest.raises(DependencyUnavailable, match="forgot"):
+            await store.put_stream(
+                key, one_part(part, partial(behind.abort, key)), write_once=write_once
+            )
+
+    async def test_an_upload_that_was_to_replace_an_object_and_got_lost_did_not(
+        self, store: S3BlobStore, behind: Behind
+    ) -> None:
+        key, part = fresh_key(), os.urandom(PART_BYTES)
+        await store.put_bytes(key, b"before")
+        with pytest.raises(DependencyUnavailable, match="forgot"):
+            await store.put_stream(key, one_part(part, partial(behind.abort, key)))
+        with pytest.raises(AlreadyExists):
+            await store.put_stream(key, one_part(part, partial(behind.abort, key)), write_once=True)
+        assert await store.get_bytes(key) == b"before"
 
     async def test_memory_stays_bounded_while_streaming(self, store: S3BlobStore) -> None:
         block = os.urandom(MIB)

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
-#: The last of these: an upload is gone if it was completed before and that answer was lost.
-_EXISTS = frozenset({"412", "PreconditionFailed", "NoSuchUpload"})
+_EXISTS = frozenset({"412", "PreconditionFailed"})
+_GONE = frozenset({"NoSuchUpload"})
 _CONFLICT = frozenset({"409", "ConditionalRequestConflict"})
 _OUTSIDE = frozenset({"416", "InvalidRange"})
 
@@ -53,6 +53,10 @@ class WriteRefused(Exception):  # noqa: N818 - an outcome that the caller judges
     def __init__(self, conflict: bool) -> None:
         super().__init__("conflict" if conflict else "exists")
         self.conflict = conflict
+
+
+class UploadGone(Exception):  # noqa: N818 - an outcome that the caller judges, not an error yet
+    """The store knows no such upload: it lost it, or completed it and that answer was lost."""
 
 
 class S3Connection:
@@ -150,6 +154,8 @@ def _judged(key: str, code: str, said: str) -> Exception:
         return ObjectNotFound(key)
     if code in _OUTSIDE:
         return OutOfRange(f"the object {key!r} ends before the range")
+    if code in _GONE:
+        return UploadGone(said)
     if code in _EXISTS or code in _CONFLICT:
         return WriteRefused(conflict=code in _CONFLICT)
     return DependencyUnavailable(DEPENDENCY, f"the object store refused: {said}")

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from services.mesh.blob.connection import S3Connection, S3Settings, WriteRefused
+from services.mesh.blob.connection import S3Connection, S3Settings, UploadGone, WriteRefused
 from services.mesh.blob.download import Download
 from services.mesh.blob.port import (
     CHUNK_BYTES,
@@ -21,8 +21,13 @@ from services.mesh.blob.port import (
     PresignedUpload,
     StoredObject,
 )
-from services.mesh.blob.upload import PART_BYTES, Upload, parts_of
-from services.mesh.errors import AlreadyExists, DependencyUnavailable, PayloadTooLarge
+from services.mesh.blob.upload import PART_BYTES, Upload, parts_of, upload_lost
+from services.mesh.errors import (
+    AlreadyExists,
+    DependencyUnavailable,
+    ObjectNotFound,
+    PayloadTooLarge,
+)
 from services.mesh.jobs.model import ObjectRef
 from services.mesh.runtime import Backoff, in_own_thread
 
@@ -83,13 +88,33 @@ class S3BlobStore(BlobStore):
             upload = Upload(self._connection, self._bucket, key)
             try:
                 ref = await upload.send(first, parts, content_type)
-                return await self._write(
-                    ref, lambda client: upload.complete(client, write_once=write_once)
-                )
+                return await self._complete(upload, ref, write_once=write_once)
             except BaseException:
                 # Also when we are cancelled: nobody else knows of the parts.
                 await asyncio.shield(asyncio.create_task(upload.abort(), name="blob-abort"))
                 raise
+
+    async def _complete(self, upload: Upload, ref: ObjectRef, *, write_once: bool) -> ObjectRef:
+        try:
+            return await self._write(
+                ref, lambda client: upload.complete(client, write_once=write_once)
+            )
+        except UploadGone as gone:
+            return await self._completed_before(ref, gone, write_once=write_once)
+
+    async def _completed_before(
+        self, ref: ObjectRef, gone: UploadGone, *, write_once: bool
+    ) -> ObjectRef:
+        """Ours, if the object is there: only the answer to an earlier try was lost."""
+        try:
+            return await self._unless_other(ref)
+        except ObjectNotFound:
+            raise upload_lost(ref.key) from gone
+        except AlreadyExists:
+            if write_once:
+                raise
+            # What this upload was to replace is still there.
+            raise upload_lost(ref.key) from gone
 
     async def _write(self, ref: ObjectRef, write: Callable[[S3Client], object]) -> ObjectRef:
         failures = 0

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.mesh.blob.connection import S3Connection, WriteRefused
+from services.mesh.blob.connection import S3Connection, UploadGone
 from services.mesh.blob.port import DEPENDENCY
 from services.mesh.errors import DependencyUnavailable, PayloadTooLarge
 from services.mesh.jobs.model import ObjectRef
@@ -98,6 +98,8 @@ class Upload:
                     Bucket=self._bucket, Key=self._key, UploadId=self._id
                 ),
             )
+        except UploadGone:
+            return  # and its parts with it
         except Exception as error:
             extra = {"action": "upload_abort_failed", "key": self._key, "error": str(error)}
             log.warning("could not abort upload", extra=extra)
@@ -127,9 +129,8 @@ class Upload:
 
         try:
             etag = await self._call(send)
-        except WriteRefused as gone:
-            text = f"the object store forgot the upload of {self._key!r}"
-            raise DependencyUnavailable(DEPENDENCY, text) from gone
+        except UploadGone as gone:
+            raise upload_lost(self._key) from gone
         self._parts.append({"PartNumber": number, "ETag": etag})
         self._size += len(part)
 
@@ -137,3 +138,8 @@ class Upload:
         call = asyncio.create_task(self._connection.call(self._key, function), name="blob-upload")
         self._under_way = call
         return await asyncio.shield(call)
+
+
+def upload_lost(key: str) -> DependencyUnavailable:
+    """The parts are gone: all of them are to be sent again."""
+    return DependencyUnavailable(DEPENDENCY, f"the object store forgot the upload of {key!r}")

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from services.mesh.blob.connection import WriteRefused
+from services.mesh.blob.connection import UploadGone
 from services.mesh.blob.s3 import S3BlobStore
 from services.mesh.blob.upload import PART_BYTES
 from services.mesh.errors import DependencyUnavailable
@@ -77,7 +77,7 @@ async def test_an_upload_that_the_store_forgot_is_the_stores_fault() -> None:
     threads = Threads(0)
 
     def forgotten(**_: Any) -> None:
-        raise WriteRefused(conflict=False)
+        raise UploadGone("no such upload")
 
     threads.client.upload_part = forgotten  # type: ignore[method-assign,assignment]
     store = S3BlobStore(cast(Any, threads), "bucket")
