@@ -308,8 +308,9 @@ class EnqueueServiceServicer:
         and one at once after a resume that has nothing to catch up with.
 
         Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
-        up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. A token older than the events that
-        are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
+        up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that
+        is slow to list its jobs, a watch by filter ends with UNAVAILABLE (SHARD_UNAVAILABLE). A token older than the events
+        that are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -92,8 +92,9 @@ class EnqueueServiceStub:
     and one at once after a resume that has nothing to catch up with.
 
     Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
-    up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. A token older than the events that
-    are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
+    up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that
+    is slow to list its jobs, a watch by filter ends with UNAVAILABLE (SHARD_UNAVAILABLE). A token older than the events
+    that are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
     """
     ExplainJob: _grpc.UnaryUnaryMultiCallable[_enqueue_service_pb2.ExplainJobRequest, _enqueue_service_pb2.ExplainJobResponse]
     """Says why a job is not running: the dominant reason, its place in the queue, an estimate."""
@@ -200,8 +201,9 @@ class EnqueueServiceAsyncStub(EnqueueServiceStub):
     and one at once after a resume that has nothing to catch up with.
 
     Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
-    up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. A token older than the events that
-    are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
+    up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that
+    is slow to list its jobs, a watch by filter ends with UNAVAILABLE (SHARD_UNAVAILABLE). A token older than the events
+    that are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
     """
     ExplainJob: _aio.UnaryUnaryMultiCallable[_enqueue_service_pb2.ExplainJobRequest, _enqueue_service_pb2.ExplainJobResponse]  # type: ignore[assignment]
     """Says why a job is not running: the dominant reason, its place in the queue, an estimate."""
@@ -377,8 +379,9 @@ class EnqueueServiceServicer(metaclass=_abc_1.ABCMeta):
         and one at once after a resume that has nothing to catch up with.
 
         Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
-        up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. A token older than the events that
-        are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
+        up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that
+        is slow to list its jobs, a watch by filter ends with UNAVAILABLE (SHARD_UNAVAILABLE). A token older than the events
+        that are kept is OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): begin anew, without a token.
         """
 
     @_abc_1.abstractmethod

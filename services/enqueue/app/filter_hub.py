@@ -102,7 +102,9 @@ class FilterHub:
                 raise ResumeTokenInvalid
             async with aclosing(self._deliver(watch, resumed=bool(token))) as deliveries:
                 async for delivery in deliveries:
+                    watch.is_delivering = True
                     yield delivery
+                    watch.is_delivering = False
         finally:
             self._leave(watch)
             await self._close_if_idle()
@@ -114,7 +116,7 @@ class FilterHub:
         while True:
             # News of other shards must not make us ask again for those that are away.
             if watch.pending and loop.time() >= next_join:
-                async with aclosing(self._join(watch, resumed=resumed)) as deliveries:
+                async with aclosing(self._joined(watch, resumed=resumed)) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
                         # Whoever resumes where nothing happened is told so, by a heartbeat.
@@ -154,6 +156,34 @@ class FilterHub:
             return
 
     # --- joining the tails
+
+    async def _joined(self, watch: FilterWatch, *, resumed: bool) -> Deliveries:
+        """What `_join` brings, and what the tails bring while it waits for a shard's answer."""
+        async with aclosing(self._join(watch, resumed=resumed)) as joining:
+            while True:
+                step = asyncio.create_task(_next_of(joining), name="watch-join")
+                step.add_done_callback(lambda _: watch.wake.set())
+                try:
+                    # A delivery that is ready goes first: its token must not come after newer ones.
+                    while not step.done():
+                        if (news := await self._taken(watch)) is not None:
+                            yield news
+                    if (delivery := step.result()) is None:
+                        return
+                finally:
+                    step.cancel()
+                    await asyncio.wait({step})
+                yield delivery
+
+    async def _taken(self, watch: FilterWatch) -> Delivery | None:
+        """The next of the outbox; None if that is no news, or after a wait for it."""
+        if watch.outbox:
+            return watch.take()
+        if watch.failure is not None:
+            raise watch.failure
+        watch.wake.clear()
+        await watch.wake.wait()
+        return None
 
     async def _join(self, watch: FilterWatch, *, resumed: bool) -> Deliveries:
         """Follow the shards that are not followed yet; those that are away stay pending."""
@@ -226,8 +256,7 @@ class FilterHub:
                 raise ResumeTokenInvalid
             if page.truncated:
                 raise ResumeTokenExpired
-            for event in page.events:
-                watch.post(event)
+            watch.post_page(page.events)
             while watch.outbox:
                 if (news := watch.take()) is not None:
                     yield news
@@ -331,6 +360,10 @@ class FilterHub:
         await self._drain.wait()
         for watch in self._all:
             watch.wake.set()
+
+
+async def _next_of(deliveries: Deliveries) -> Delivery | None:
+    return await anext(deliveries, None)
 
 
 def _keys(wanted: WatchFilter) -> Iterable[tuple[str, str]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from services.enqueue.app.watch import Delivery, Kind
 from services.enqueue.domain.filtering import FilterProgress, WatchFilter
 from services.enqueue.domain.tokens import filter_digest, places_token
 from services.enqueue.ports import Placed
-from services.mesh.errors import MeshError, SlowConsumer
+from services.mesh.errors import MeshError, ShardUnavailable, SlowConsumer
 
 
 class FilterWatch:
@@ -22,6 +23,7 @@ class FilterWatch:
         "failure",
         "filter",
         "held",
+        "is_delivering",
         "limit",
         "matching",
         "most",
@@ -40,6 +42,8 @@ class FilterWatch:
         #: Events of shards whose jobs are not listed yet: snapshots come before them.
         self.held: deque[Placed] = deque()
         self.wake = asyncio.Event()
+        #: Whether its reader has something to take. Otherwise we wait for news, or for a shard.
+        self.is_delivering = False
         #: Why it must end, once the outbox is empty.
         self.failure: MeshError | None = None
         #: Shards whose tail it follows, and those that it does not follow yet.
@@ -49,11 +53,26 @@ class FilterWatch:
     def post(self, event: Placed) -> None:
         """Take an event of its namespace, if it is wanted; nothing more once one did not fit."""
         if self.failure is None and self.filter.wants(event.type, event.state, event.labels):
-            if len(self.outbox) + len(self.held) >= self.limit:
-                self.failure = SlowConsumer()
-            else:
+            self.failure = self._overrun()
+            if self.failure is None:
                 self._queue_of(event).append(event)
             self.wake.set()
+
+    def post_page(self, events: Iterable[Placed]) -> None:
+        """Take what it asked for itself, which is one page at a time, whatever else waits."""
+        for event in events:
+            if self.filter.wants(event.type, event.state, event.labels):
+                self.outbox.append(event)
+
+    def _overrun(self) -> MeshError | None:
+        """Why there is no room for one more: whoever we wait for keeps it from being sent."""
+        if len(self.outbox) + len(self.held) < self.limit:
+            return None
+        if self.is_delivering:
+            return SlowConsumer()
+        if self.held:
+            return ShardUnavailable(self.held[0].shard, why="is slow to list its jobs")
+        return None  # a page with more than may wait, for a reader that waits for it
 
     def listed(self, shard: str, next_xid: int) -> None:
         """The shard's jobs were all shown: from now on its events are, and those that waited."""

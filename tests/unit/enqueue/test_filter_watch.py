@@ -170,6 +170,27 @@ async def test_a_slow_reader_is_cut_off_and_its_last_token_is_valid():
     assert received == [("a", version) for version in range(1, 21)]
 
 
+async def test_a_page_with_more_than_may_wait_is_no_fault_of_its_reader():
+    source = Source("s0")
+    shard = source.by_name["s0"]
+
+    def change_three_at_once():
+        xid = shard.begin()
+        for job in "abc":
+            shard.write(xid, job)
+        shard.commit(xid)
+
+    async with Stand(source, backlog=2).watch() as watch:
+        _, token = await until_beat(watch)
+        pending = asyncio.ensure_future(anext(watch))
+        change_three_at_once()
+        found = [(await pending).message] + [d.message for d in await take(watch, 2)]
+        assert found == [("a", 1), ("b", 1), ("c", 1)]
+    change_three_at_once()
+    async with Stand(source, backlog=2).watch(token) as watch:
+        assert len(await take(watch, 6)) == 6, "it asked for these itself"
+
+
 async def test_a_drain_ends_a_watch_with_its_token():
     stand = Stand(Source("s0"))
     await stand.hub.start()

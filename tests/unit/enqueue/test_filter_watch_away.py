@@ -8,9 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from services.enqueue.app.watch import Kind
-from services.mesh.errors import (
-    SlowConsumer,
-)
+from services.mesh.errors import ShardUnavailable, SlowConsumer
 from services.mesh.testing.waiting import eventually
 from tests.unit.enqueue.filter_stand import (
     ENDED,
@@ -123,8 +121,48 @@ async def test_what_is_held_for_a_shard_that_is_not_listed_is_bounded():
         await eventually(lambda: any("s0" in one.attached for one in stand.hub._all))
         for _ in range(7):
             shard.change("a")
-        with pytest.raises(SlowConsumer):
+        with pytest.raises(ShardUnavailable):  # its reader waits, and is not to blame
             await pending
+
+
+async def test_who_takes_its_snapshot_too_slowly_is_a_slow_consumer():
+    source = Source("s0")
+    shard = source.by_name["s0"]
+    for job in "abc":
+        shard.change(job)
+    stand = Stand(source, backlog=5)
+    async with stand.watch() as watch:
+        await take(watch, 1)
+        for _ in range(7):
+            shard.change("a")
+        await eventually(lambda: all(one.failure for one in stand.hub._all))
+        with pytest.raises(SlowConsumer):
+            await take(watch, 5)
+
+
+async def test_a_shard_that_is_slow_to_list_its_jobs_holds_up_no_news_of_others():
+    source = Source("s0", "s1")
+    source.by_name["s1"].away = True
+    stand = Stand(source, backlog=5)
+    original, asked, gate = source.live_jobs, asyncio.Event(), asyncio.Event()
+
+    async def live_jobs(namespace, matching, before):
+        asked.set()
+        await gate.wait()
+        return await original(namespace, matching, before)
+
+    async with stand.watch() as watch:
+        pending = asyncio.ensure_future(anext(watch))
+        await eventually(lambda: any(w.pending == {"s1"} for w in stand.hub._all))
+        source.live_jobs, source.by_name["s1"].away = live_jobs, False
+        await asked.wait()
+        for version in range(1, 11):
+            source.by_name["s0"].change("a")
+            async with asyncio.timeout(5):
+                assert (await pending).message == ("a", version)
+            pending = asyncio.ensure_future(anext(watch))
+        gate.set()
+        assert (await pending).kind is Kind.HEARTBEAT
 
 
 def lists_of(source, away):
