@@ -301,11 +301,12 @@ class EnqueueServiceServicer:
     def WatchJobs(self, request, context):
         """Streams the state of jobs as it is, then every transition.
 
-        With job ids the stream ends, with OK, after the last of them is terminal. With a filter it begins with the jobs
-        that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every transition of
-        every job that matches; it never ends by itself. Every response carries the token to resume after it, on any
-        replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15 seconds,
-        and one at once after a resume that has nothing to catch up with.
+        With job ids the stream ends, with OK, after the last of them is terminal; and with NOT_FOUND (JOB_NOT_FOUND),
+        within a minute or so, if one of them was deleted before its end could be told. With a filter it begins with the
+        jobs that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every
+        transition of every job that matches; it never ends by itself. Every response carries the token to resume after
+        it, on any replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15
+        seconds, and one at once after a resume that has nothing to catch up with.
 
         Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
         up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that

@@ -85,11 +85,12 @@ class EnqueueServiceStub:
     WatchJobs: _grpc.UnaryStreamMultiCallable[_enqueue_service_pb2.WatchJobsRequest, _enqueue_service_pb2.WatchJobsResponse]
     """Streams the state of jobs as it is, then every transition.
 
-    With job ids the stream ends, with OK, after the last of them is terminal. With a filter it begins with the jobs
-    that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every transition of
-    every job that matches; it never ends by itself. Every response carries the token to resume after it, on any
-    replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15 seconds,
-    and one at once after a resume that has nothing to catch up with.
+    With job ids the stream ends, with OK, after the last of them is terminal; and with NOT_FOUND (JOB_NOT_FOUND),
+    within a minute or so, if one of them was deleted before its end could be told. With a filter it begins with the
+    jobs that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every
+    transition of every job that matches; it never ends by itself. Every response carries the token to resume after
+    it, on any replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15
+    seconds, and one at once after a resume that has nothing to catch up with.
 
     Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
     up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that
@@ -194,11 +195,12 @@ class EnqueueServiceAsyncStub(EnqueueServiceStub):
     WatchJobs: _aio.UnaryStreamMultiCallable[_enqueue_service_pb2.WatchJobsRequest, _enqueue_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Streams the state of jobs as it is, then every transition.
 
-    With job ids the stream ends, with OK, after the last of them is terminal. With a filter it begins with the jobs
-    that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every transition of
-    every job that matches; it never ends by itself. Every response carries the token to resume after it, on any
-    replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15 seconds,
-    and one at once after a resume that has nothing to catch up with.
+    With job ids the stream ends, with OK, after the last of them is terminal; and with NOT_FOUND (JOB_NOT_FOUND),
+    within a minute or so, if one of them was deleted before its end could be told. With a filter it begins with the
+    jobs that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every
+    transition of every job that matches; it never ends by itself. Every response carries the token to resume after
+    it, on any replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15
+    seconds, and one at once after a resume that has nothing to catch up with.
 
     Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
     up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that
@@ -372,11 +374,12 @@ class EnqueueServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_enqueue_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_enqueue_service_pb2.WatchJobsResponse]]:
         """Streams the state of jobs as it is, then every transition.
 
-        With job ids the stream ends, with OK, after the last of them is terminal. With a filter it begins with the jobs
-        that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every transition of
-        every job that matches; it never ends by itself. Every response carries the token to resume after it, on any
-        replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15 seconds,
-        and one at once after a resume that has nothing to catch up with.
+        With job ids the stream ends, with OK, after the last of them is terminal; and with NOT_FOUND (JOB_NOT_FOUND),
+        within a minute or so, if one of them was deleted before its end could be told. With a filter it begins with the
+        jobs that match and have not ended (the newest 10000 of them, newest first), then a heartbeat, then every
+        transition of every job that matches; it never ends by itself. Every response carries the token to resume after
+        it, on any replica; with a filter, those before that heartbeat do not. Idle streams carry a heartbeat every 15
+        seconds, and one at once after a resume that has nothing to catch up with.
 
         Transitions of one job come in order and without gaps; between jobs there is no order. A reader that does not keep
         up is cut off with RESOURCE_EXHAUSTED (SLOW_CONSUMER): its last token is valid. If too much happens in a shard that

@@ -22,6 +22,9 @@ CHUNK = 1000
 GAP_SECONDS = 0.05
 #: Comparing all watched jobs with their rows is followed by a rest of so many times its duration.
 COMPARE_REST = 9.0
+#: In every so many comparisons all jobs are asked for by name: one that was deleted has no events
+#: any more that a comparison could miss.
+ROLL_CALL = 15
 #: Watches that read their beginning at once: a thousand may come back together.
 BEGINNING_AT_ONCE = 32
 
@@ -58,7 +61,7 @@ class WatchHub(Loop):
         self._room = asyncio.Semaphore(BEGINNING_AT_ONCE)
         self._closing: asyncio.TimerHandle | None = None
         self._lagging: list[str] = []
-        self._next_full = 0.0
+        self._next_full = self._next_roll_call = 0.0
         self._gauge = metrics.gauge("watches", "Open watches.")
         self._gaps = metrics.counter(
             "watch_gaps", "Hints that did not continue what was delivered."
@@ -143,12 +146,17 @@ class WatchHub(Loop):
             list(wanted.items()), lambda part: self._source.changes_after(dict(part))
         )
         if full:
-            ended, away = await self._read_ends(began)
+            ended, away = await self._read_ends(began, roll_call=began >= self._next_roll_call)
             read, lagging = read + ended, lagging | away
-            now = self._clock.monotonic()
-            self._next_full = max(began + self._reread, now + COMPARE_REST * (now - began))
+            self._plan(began, self._clock.monotonic())
         self._lagging = sorted(lagging)
         return {"events": read}
+
+    def _plan(self, began: float, now: float) -> None:
+        """When to compare all, after a comparison that took from `began` to `now`."""
+        self._next_full = max(began + self._reread, now + COMPARE_REST * (now - began))
+        if began >= self._next_roll_call:
+            self._next_roll_call = began + ROLL_CALL * (self._next_full - began)
 
     async def _read(
         self,
@@ -164,12 +172,13 @@ class WatchHub(Loop):
             self._offer(changes)
         return read, lagging
 
-    async def _read_ends(self, now: float) -> tuple[int, set[str]]:
+    async def _read_ends(self, now: float, *, roll_call: bool) -> tuple[int, set[str]]:
         """As `_read`. A job that is there no more ends the watches of it, and hurts no others."""
         while True:
             try:
                 return await self._read(
-                    self._awaited(now), lambda part: self._source.ends("", by_key(part))
+                    self._awaited(now, everybody=roll_call),
+                    lambda part: self._source.ends("", by_key(part)),
                 )
             except JobNotFound as error:
                 job_id = error.metadata["job_id"]
@@ -179,9 +188,15 @@ class WatchHub(Loop):
                 if not waiting:
                     raise
 
-    def _awaited(self, now: float) -> Sequence[str]:
-        """The jobs whose end is awaited, and may have been missed."""
-        watches = (w for w in self._all if w.ends_only and w.is_open and now >= w.read_until)
+    def _awaited(self, now: float, *, everybody: bool) -> Sequence[str]:
+        """The jobs whose end is awaited, and may have been missed: by those who want nothing else,
+        or by everybody.
+        """
+        watches = (
+            watch
+            for watch in self._all
+            if (everybody or watch.ends_only) and watch.is_open and now >= watch.read_until
+        )
         return list({job_id for watch in watches for job_id in watch.progress.live()})
 
     def _offer(self, changes: Iterable[Change]) -> bool:

@@ -41,7 +41,8 @@ class Rows:
         return [change for change in last if change.terminal], self.lagging
 
     async def changes_after(self, seen):
-        changes = [c for job, v in seen.items() for c in self.events[job] if c.version > v]
+        events = self.events
+        changes = [c for job, v in seen.items() for c in events.get(job, ()) if c.version > v]
         return changes, self.lagging
 
 
@@ -75,8 +76,8 @@ class Stand:
             backlog=backlog,
         )
 
-    async def reread(self) -> None:
-        self.clock.advance(3)
+    async def reread(self, seconds: float = 3) -> None:
+        self.clock.advance(seconds)
         await self.hub.run_once()
 
 
