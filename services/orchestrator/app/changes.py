@@ -256,7 +256,8 @@ class Changes:
         async def leg(store: ShardStore) -> _Leg:
             return await self._leg(store, wanted, before, batch)
 
-        legs, missing = await self._lookup.everywhere(leg)
+        with self._lookup.searching():
+            legs, missing = await self._lookup.everywhere(leg)
         stops = [leg.stopped_at for leg in legs if leg.stopped_at is not None]
         missing += [leg.away for leg in legs if leg.away]
         return Walked(sum(leg.count for leg in legs), max(stops, default=None), missing)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-from services.mesh.errors import JobNotFound, MeshError
+from services.mesh.errors import JobNotFound, MeshError, Overloaded
 from services.mesh.jobs.attempts import NO_HISTORY, History
 from services.mesh.jobs.ids import bucket_of_bytes
 from services.mesh.jobs.model import JobEvent, JobFilter, JobRecord
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 #: Searches at once of one shard, unless it is said: half of the connections that a process has.
 SEARCHES = 4
+#: Calls that search, under way or waiting, for each search that a shard may have at once. Who comes
+#: after them would wait for longer than a caller does.
+CALLS_PER_SEARCH = 16
 #: Events that one answer is made from: all attempts that a policy grants, at three events each, and
 #: some more. Of a job that has more yet, as one that snoozes often, the newest are told.
 MOST_EVENTS = 4_000
@@ -78,6 +82,7 @@ class Lookup:
     ) -> None:
         self._shards, self._topology, self._announcer = shards, topology, announcer
         self._searches = {name: asyncio.Semaphore(searches) for name in shards.names}
+        self._searching, self._most_searching = 0, searches * CALLS_PER_SEARCH
 
     async def get(
         self, ids: Sequence[UUID], namespace: str | None, *, full: bool
@@ -196,12 +201,26 @@ class Lookup:
 
     async def search(self, ask: Callable[[ShardStore], Awaitable[T]]) -> tuple[list[T], list[str]]:
         """As `everywhere`, of what may take long. The others of its kind wait before they take a
-        connection, so that some are left for puts and reports.
+        connection, so that some are left for puts and reports. Overloaded if too many wait.
         """
-        return await self.everywhere(lambda store: self.search_one(store.name, ask))
+        with self.searching():
+            return await self.everywhere(lambda store: self.search_one(store.name, ask))
+
+    @contextmanager
+    def searching(self) -> Iterator[None]:
+        """Count a call in that searches in this block; Overloaded if there are too many. It is
+        refused as a whole, before it does anything: no shard would be missing in its answer.
+        """
+        if self._searching >= self._most_searching:
+            raise Overloaded(f"{self._searching} searches are under way already")
+        self._searching += 1
+        try:
+            yield
+        finally:
+            self._searching -= 1
 
     async def search_one(self, name: str, ask: Callable[[ShardStore], Awaitable[T]]) -> T:
-        """As `search`, of one shard."""
+        """As `search`, of one shard, in a block of `searching`."""
         async with self._searches[name]:
             # Asked for only now: it may have gone away while others were before us.
             return await ask(self._shards.store(name))

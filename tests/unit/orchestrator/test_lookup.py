@@ -9,13 +9,15 @@ from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
+import pytest
+
 from services.mesh.clock import ManualClock
-from services.mesh.errors import ShardUnavailable
+from services.mesh.errors import Overloaded, ShardUnavailable
 from services.mesh.jobs.model import JobFilter
 from services.mesh.runtime import Readiness
 from services.mesh.store.answers import ProbeResult
 from services.orchestrator.app.changes import Changes
-from services.orchestrator.app.lookup import Lookup
+from services.orchestrator.app.lookup import CALLS_PER_SEARCH, Lookup
 from services.orchestrator.app.shards import Shards
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -122,3 +124,33 @@ async def test_who_changes_by_filter_waits_no_longer_for_a_shard_that_goes_away(
     answers = await answered_once_it_is_gone(lookup, calls)
     assert [done.missing for done in answers] == [["s0"]] * 3
     assert shard.most == 1
+
+
+async def test_who_comes_after_too_many_searches_is_refused_with_a_time() -> None:
+    shard = SlowShard()
+    lookup = lookup_of(shard, searches=1)
+    changes = Changes(lookup, lookup._shards, None, None, ManualClock(NOW), Random(1))  # type: ignore[arg-type]
+    jobs = JobFilter(namespace="n")
+    half = CALLS_PER_SEARCH // 2
+    pages = [asyncio.create_task(lookup.page(jobs, None, 10, full=False)) for _ in range(half)]
+    walks = [
+        asyncio.create_task(changes.cancel(jobs, None, "", dry_run=False)) for _ in range(half)
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for late in (
+        lambda: lookup.page(jobs, None, 10, full=False),
+        lambda: changes.count(jobs),
+        lambda: changes.cancel(jobs, None, "", dry_run=False),
+    ):
+        with pytest.raises(Overloaded) as refused:
+            async with asyncio.timeout(5):
+                await late()
+        assert refused.value.retry_after
+    pages[-1].cancel()
+    await asyncio.wait({pages.pop()})
+    next_one = asyncio.create_task(lookup.page(jobs, None, 10, full=False))
+    shard.gate.set()
+    await asyncio.gather(next_one, *pages, *walks)
+    assert shard.most == 1
+    assert (await lookup.page(jobs, None, 10, full=False)).missing == []
