@@ -129,6 +129,12 @@ class Driver(Protocol):
         """Compare what was started with all who are registered; cheap, called on every pass."""
         ...
 
+    def observe_others(self, types: Collection[str], workers: Collection[Worker]) -> int:
+        """The same of what was started for other types than these, whose pools are gone: who hangs
+        at its start is ended there too. How many have not registered yet.
+        """
+        ...
+
     async def grow(self, spec: PoolSpec, count: int) -> int:
         """Start so many workers and return how many could be."""
         ...

@@ -209,6 +209,28 @@ async def test_worker_that_never_registers_is_given_up(rig: Rig) -> None:
     await eventually(lambda: first not in rig.pids())
 
 
+async def test_worker_that_hangs_at_its_start_is_ended_though_its_pool_was_deleted(
+    rig: Rig,
+) -> None:
+    scaler = await rig.scaler(start_timeout_seconds=1, reconcile_seconds=0.2)
+    await scaler.create(spec("render", app="mute", max_workers=1))
+    await rig.orchestrator.say(load("render", backlog=1))
+    pid = await rig.one_pid()
+    await scaler.stub.DeletePool(pb.DeletePoolRequest(type="render"))
+    await eventually(lambda: pid not in rig.pids())
+
+
+async def test_restarted_scaler_ends_who_hangs_for_a_pool_that_is_gone(rig: Rig) -> None:
+    first = await rig.scaler()
+    await first.create(spec("render", app="mute", max_workers=1))
+    await rig.orchestrator.say(load("render", backlog=1))
+    pid = await rig.one_pid()
+    await first.stub.DeletePool(pb.DeletePoolRequest(type="render"))
+    await first.stop()
+    await rig.scaler(start_timeout_seconds=1, reconcile_seconds=0.2)
+    await eventually(lambda: pid not in rig.pids())
+
+
 async def test_pool_recovers_from_a_crash_loop(rig: Rig) -> None:
     scaler = await rig.scaler()
     await scaler.create(spec("render", app="crashes", max_workers=2))

@@ -307,11 +307,23 @@ class Reconciler(Loop):
         if orphans:
             departure = Departure("", self._drivers.process, None, orphans)
             self._scale_in.begin(departure, self.nudge)
+        self._see_off_unborn()
         for type_ in [type_ for type_ in self._watched if type_ not in known]:
             del self._watched[type_]
             self._board.remove(type_)
             self._metrics.forget(type_)
         await self._forget_statuses([t for t in self._statuses.items if t not in known])
+
+    def _see_off_unborn(self) -> None:
+        """Follow what was started for pools that are gone, and has not registered."""
+        if self._leader.is_leader:
+            for driver in self._drivers.everywhere:
+                served = {
+                    record.type
+                    for record in self._pools.items.values()
+                    if self._drivers.of(record.spec) is driver
+                }
+                driver.observe_others(served, self._workers.items.values())
 
     async def _forget_statuses(self, types: Iterable[str]) -> None:
         for type_ in types:

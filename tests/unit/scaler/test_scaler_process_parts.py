@@ -17,6 +17,7 @@ from services.mesh.clock import ManualClock
 from services.mesh.telemetry.metrics import Metrics
 from services.mesh.testing.waiting import eventually
 from services.scaler.adapters.process.crew import ProcessCrew
+from services.scaler.adapters.process.driver import ProcessDriver
 from services.scaler.adapters.process.handle import ExitWatch, ProcessHandle
 from services.scaler.adapters.process.launcher import Launcher, worker_environment
 from services.scaler.app.metrics import PoolMetrics
@@ -145,6 +146,42 @@ async def test_worker_that_registers_too_late_is_not_killed(tmp_path: Path) -> N
     assert worker.launched.process.alive()
     assert worker.launched.process.kill()
     await worker.ended()
+
+
+def written(folder: Path, pattern: str) -> list[str]:
+    return [file.read_text() for file in folder.glob(pattern)]
+
+
+async def test_worker_that_hangs_at_its_start_is_killed_though_its_pool_is_gone(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    driver = ProcessDriver(
+        Launcher(DEAF, {"PYTHONUNBUFFERED": "1"}, tmp_path, clock),
+        None,  # type: ignore[arg-type]
+        clock,
+        PoolMetrics(Metrics()),
+        host="here",
+        start_timeout=TEN_SECONDS,
+        settle=TEN_SECONDS,
+        drain_grace=TEN_SECONDS,
+    )
+    gone = asyncio.Event()
+    driver.on_change(gone.set)
+    assert await driver.grow(spec(), 1) == 1
+    await eventually(lambda: written(tmp_path, "*.log") == ["deaf\n"])
+
+    def look(after: float) -> int:
+        clock.advance(after)
+        return driver.observe_others({"other"}, [])
+
+    assert [look(9), look(2), look(9)] == [1, 1, 1], "SIGTERM"
+    assert driver.observe(spec(), []).starting == 1, "a pool that is made anew has it already"
+    assert look(2) == 1, "SIGKILL"
+    async with asyncio.timeout(5):
+        await gone.wait()
+    assert look(0) == 0
+    assert written(tmp_path, "*.launch") == []
 
 
 def test_record_of_a_pid_that_somebody_else_has_now_is_not_believed(

@@ -20,5 +20,6 @@ whose start time fits its registration. There is no SIGKILL.
 
 Giving up. A process that has not registered in time gets SIGTERM and, a grace later, SIGKILL: it
 has no work that this could cut short. Until it is gone it counts as starting, so that no more of
-them hang than the pool should have workers.
+them hang than the pool should have workers. All this goes on if the pool is deleted meanwhile; one
+that is made anew for the type finds it counted.
 """
