@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from services.mesh.lease.memory import MemoryRegistry, MemoryStore
-from services.mesh.lease.port import Snapshot
+from services.mesh.lease.port import Deleted, Entry, Put, Snapshot
 from services.mesh.runtime import Tally, Tasks
 from services.scheduler.app.console import Console
 from services.scheduler.app.follow import Follower
@@ -123,3 +123,86 @@ async def test_the_late_answer_to_a_resume_does_not_lift_a_newer_pause(stand: St
     stand.registry.answers.set()
     await resuming
     assert stand.paused == {"t"}
+
+
+async def test_a_pause_that_was_lifted_here_before_the_watch_told_it_can_be_made_again(
+    stand: Stand,
+) -> None:
+    await stand.console.pause("t", "")
+    await stand.console.resume("t")
+    async with asyncio.timeout(5):
+        await stand.news(2)
+    assert stand.paused == set()
+    await stand.console.pause("t", "")
+    assert stand.paused == {"t"}
+
+
+class Script:
+    """A registry whose watch tells what the test says."""
+
+    def __init__(self) -> None:
+        self._events: asyncio.Queue[Put | Deleted] = asyncio.Queue()
+        self.heard = Tally()
+
+    async def watch(self, prefix: str) -> AsyncIterator[Any]:
+        yield Snapshot({})
+        while True:
+            yield await self._events.get()
+            self.heard.add()
+
+    async def tell(self, kind: type[Put | Deleted], revision: int) -> None:
+        entry = Entry(PREFIX + "t", b"", revision)
+        self._events.put_nowait(Put(entry) if kind is Put else Deleted(entry, revision))
+        async with asyncio.timeout(5):
+            await self.heard.more(1)
+
+
+@pytest.fixture
+async def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+async def pauses(script: Script) -> AsyncIterator[Follower]:
+    tasks = Tasks()
+    pauses = Follower(cast(Any, script), PREFIX, tasks)
+    await pauses.start()
+    await until(lambda: pauses.known)
+    yield pauses
+    await tasks.stop()
+
+
+async def test_a_pause_that_the_watch_told_is_lifted_by_an_etcd_that_counts_from_one_again(
+    script: Script, pauses: Follower
+) -> None:
+    await script.tell(Put, 50)
+    await script.tell(Deleted, 2)
+    assert pauses.names == set()
+
+
+async def test_a_pause_of_ours_that_the_watch_confirmed_is_lifted_by_whatever_it_tells_next(
+    script: Script, pauses: Follower
+) -> None:
+    pauses.written("t", 50)
+    await script.tell(Deleted, 49)
+    assert pauses.names == {"t"}, "the news are older than what was written here"
+    await script.tell(Put, 50)
+    await script.tell(Deleted, 2)
+    assert pauses.names == set()
+
+
+async def test_the_answer_to_a_pause_whose_end_the_watch_has_told_is_too_late(
+    script: Script, pauses: Follower
+) -> None:
+    await script.tell(Deleted, 7)
+    pauses.written("t", 5)
+    assert pauses.names == set()
+
+
+async def test_the_answer_to_a_pause_that_the_watch_has_told_keeps_nothing_from_lifting_it(
+    script: Script, pauses: Follower
+) -> None:
+    await script.tell(Put, 50)
+    pauses.written("t", 50)
+    await script.tell(Deleted, 2)
+    assert pauses.names == set()
