@@ -244,7 +244,7 @@ class AlreadyExists(MeshError):
 
     def __init__(self, name: object, message: str = "") -> None:
         text = message or f"there is already a {self.kind} {name}"
-        super().__init__(text, metadata={self.key: str(name)})
+        super().__init__(text, metadata={self.key: str(name)} if self.key else None)
 
 
 class IdempotencyConflict(AlreadyExists):

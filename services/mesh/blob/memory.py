@@ -33,7 +33,7 @@ class MemoryBlobStore(BlobStore):
         self, key: str, data: bytes, *, content_type: str = OCTETS, write_once: bool = False
     ) -> ObjectRef:
         if write_once and key in self.objects and self.objects[key][0] != data:
-            raise AlreadyExists(f"the object {key!r} exists, with other bytes")
+            raise AlreadyExists(key, f"the object {key!r} exists, with other bytes")
         self.objects[key] = (bytes(data), content_type)
         self.times[key] = datetime.now(UTC)
         return _ref(key, data)

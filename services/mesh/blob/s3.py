@@ -137,7 +137,7 @@ class S3BlobStore(BlobStore):
         stored = (await self.head(ref.key)).ref
         if stored.size == ref.size and await self._hash(stored) == ref.sha256:
             return ref
-        raise AlreadyExists(f"the object {ref.key!r} exists, with other bytes")
+        raise AlreadyExists(ref.key, f"the object {ref.key!r} exists, with other bytes")
 
     async def _hash(self, stored: ObjectRef) -> bytes:
         """The stored object's SHA-256: as noted when it was written, or by reading it all."""

@@ -151,7 +151,7 @@ class BlobConformance:
     async def test_what_is_written_once_is_kept(self, store: BlobStore, size: int) -> None:
         key = fresh_key()
         await store.put_stream(key, in_chunks(b"a" * size, MIB), write_once=True)
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExists, match=r"^the object '"):
             await store.put_stream(key, in_chunks(b"b" * size, MIB), write_once=True)
         with pytest.raises(AlreadyExists):
             await store.put_bytes(key, b"b", write_once=True)
