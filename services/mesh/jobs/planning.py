@@ -52,8 +52,10 @@ def plan(schedule: ScheduleRecord, now: datetime, ahead: timedelta = timedelta(0
     definition = schedule.definition
     if schedule.next_time is None:
         return Firing((), None, 0)
-    calendar = definition.calendar
-    firing = plan_firing(calendar, definition.catch_up, schedule.next_time, now)
+    calendar, end = definition.calendar, definition.end_time
+    # Else the times after its end would pass for the newest that were missed.
+    last = None if end is None else end - _MICROSECOND
+    firing = plan_firing(calendar, definition.catch_up, schedule.next_time, now, last)
     coming, next_time = [*firing.nominal_times], firing.next_time
     while next_time is not None and now < next_time <= now + ahead:
         coming += [next_time] if calendar.names(next_time) else []

@@ -200,41 +200,44 @@ class Firing:
 
 
 def plan_firing(
-    recurrence: Recurrence, policy: CatchUpPolicy, next_time: datetime, now: datetime
+    recurrence: Recurrence,
+    policy: CatchUpPolicy,
+    next_time: datetime,
+    now: datetime,
+    last: datetime | None = None,
 ) -> Firing:
     """Decide the runs of a schedule whose `next_time` has come. Costs are bounded, however many
-    times were missed.
+    times were missed. What the rule names after `last` is none of its times.
     """
     if next_time > now:
         return Firing((), next_time, 0)
-    latest = recurrence.latest_until(now)
+    last = now if last is None else min(last, now)
+    latest = recurrence.latest_until(last)
     if latest is None or latest < next_time:  # it rested at a time that is left out
         return Firing((), recurrence.next_after(now), 0)
     if policy.mode is CatchUp.ALL:
-        return _all(recurrence, policy, next_time, now)
+        return _all(recurrence, next_time, max(next_time, now - policy.window), last)
     due = recurrence.count_between(next_time, latest)
     tolerated = policy.grace if policy.mode is CatchUp.SKIP else policy.window
     runs = (latest,) if now - latest <= tolerated else ()
     return Firing(runs, recurrence.next_after(latest), due - len(runs))
 
 
-def _all(
-    recurrence: Recurrence, policy: CatchUpPolicy, next_time: datetime, now: datetime
-) -> Firing:
-    oldest = _newest(recurrence, max(next_time, now - policy.window), now)
+def _all(recurrence: Recurrence, next_time: datetime, oldest: datetime, last: datetime) -> Firing:
+    oldest = _newest(recurrence, oldest, last)
     runs: list[datetime] = []
     candidate = recurrence.next_after(oldest - _MICROSECOND)
-    while candidate is not None and candidate <= now and len(runs) < MOST_RUNS_AT_ONCE:
+    while candidate is not None and candidate <= last and len(runs) < MOST_RUNS_AT_ONCE:
         if recurrence.names(candidate):
             runs.append(candidate)
         candidate = recurrence.next_after(candidate)
-    missed = recurrence.count_between(next_time, oldest - _MICROSECOND)
+    missed = recurrence.count_between(next_time, min(oldest - _MICROSECOND, last))
     return Firing(tuple(runs), candidate, missed)
 
 
-def _newest(recurrence: Recurrence, oldest: datetime, now: datetime) -> datetime:
+def _newest(recurrence: Recurrence, oldest: datetime, last: datetime) -> datetime:
     """Where to begin, so that no more than the newest `MOST_CAUGHT_UP` times are run."""
-    begin = now
+    begin = last
     for _ in range(MOST_CAUGHT_UP):
         latest = recurrence.latest_until(begin)
         if latest is None or latest < oldest:
