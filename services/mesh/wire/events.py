@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jobmesh.v1 import bus_pb2, job_pb2
@@ -45,6 +45,17 @@ def event_to_proto(event: JobEvent) -> job_pb2.JobEvent:
 def hint(shard: str, events: Sequence[JobEvent]) -> bytes:
     """The payload of one hint message."""
     return event_batch(shard, events).SerializeToString()
+
+
+def hints(shard: str, events: Sequence[JobEvent], most_bytes: int) -> Iterator[bytes]:
+    """The payloads of as many hint messages as it takes, none larger than that but for one event
+    that is."""
+    payload, half = hint(shard, events), len(events) // 2
+    if len(payload) <= most_bytes or not half:
+        yield payload
+        return
+    yield from hints(shard, events[:half], most_bytes)
+    yield from hints(shard, events[half:], most_bytes)
 
 
 def event_batch(shard: str, events: Sequence[JobEvent]) -> bus_pb2.EventBatch:

@@ -15,7 +15,7 @@ from services.mesh.bus import Bus, Subjects
 from services.mesh.errors import MeshError
 from services.mesh.jobs.model import EventColumns, JobEvent, JobProgress
 from services.mesh.telemetry.metrics import Metrics
-from services.mesh.wire.events import hint, hint_of_columns
+from services.mesh.wire.events import hint_of_columns, hints
 from services.mesh.wire.progress import progress_batch
 from services.mesh.wire.values import micros_of
 from services.orchestrator.domain.dueness import NOTHING_SOON, Soon
@@ -45,17 +45,10 @@ class BusAnnouncer:
         for part in columns:
             await self._publish(subject, hint_of_columns(shard, part))
         for start in range(0, len(events), HINT_EVENTS):
-            await self._hint(shard, events[start : start + HINT_EVENTS])
+            for payload in hints(shard, events[start : start + HINT_EVENTS], HINT_BYTES):
+                await self._publish(subject, payload)
         if any(part.awaited for part in columns) or any(event.awaited for event in events):
             await self._publish(self._subjects.ended(shard), b"")
-
-    async def _hint(self, shard: str, events: Sequence[JobEvent]) -> None:
-        payload, half = hint(shard, events), len(events) // 2
-        if len(payload) <= HINT_BYTES or not half:
-            await self._publish(self._subjects.hint(shard), payload)
-            return
-        await self._hint(shard, events[:half])
-        await self._hint(shard, events[half:])
 
     async def progressed(self, shard: str, progress: Sequence[JobProgress]) -> None:
         subject = self._subjects.progress(shard)

@@ -10,7 +10,7 @@ from uuid import UUID
 from services.mesh.bus import SCHEDULERS, Bus, Message, Subjects, Subscription
 from services.mesh.errors import PayloadTooLarge
 from services.mesh.jobs.model import Claimed, JobEvent
-from services.mesh.wire.events import hint
+from services.mesh.wire.events import hints
 from services.scheduler.convert import (
     claims_to_hint,
     dispatch_batches,
@@ -82,7 +82,8 @@ class BusBroker:
         await self._bus.publish(self._subjects.hint(shard), claims_to_hint(shard, worker_id, jobs))
 
     async def hint(self, shard: str, events: Sequence[JobEvent]) -> None:
-        await self._bus.publish(self._subjects.hint(shard), hint(shard, events))
+        for payload in hints(shard, events, self._message_bytes):
+            await self._bus.publish(self._subjects.hint(shard), payload)
         if any(event.awaited for event in events):
             await self._bus.publish(self._subjects.ended(shard), b"")
 

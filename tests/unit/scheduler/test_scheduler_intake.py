@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
+from jobmesh.v1 import bus_pb2
 
 from services.mesh.bus.memory import MemoryBroker, MemoryBus
 from services.mesh.bus.subjects import Subjects
 from services.mesh.jobs.model import Claimed, JobEvent
+from services.mesh.jobs.retry import Failure
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.wire.events import hint
 from services.scheduler.adapters.broker import BusBroker, Intake
@@ -76,3 +80,22 @@ def _transition(job: Claimed, worker_id: str) -> JobEvent:
     return JobEvent(
         *what, job.attempt, job.fence, worker_id, None, None, None, job.namespace, job.type
     )
+
+
+async def test_hints_of_many_long_failures_are_as_small_as_the_broker_wants_them() -> None:
+    subjects, bus = Subjects("jm"), MemoryBus(MemoryBroker())
+    failure = Failure("ParentFailed", "\u5931" * 600)
+    ended = (JobState.FAILED, Cause.PARENT_FAILED, datetime.now(UTC), 0, 0, None, None, failure)
+    events = [JobEvent(UUID(int=n), 2, *ended, None, "n", "t", awaited=True) for n in range(1000)]
+    told: list[bytes] = []
+    ends: list[bytes] = []
+    await bus.start()
+    await bus.subscribe(subjects.hint("s0"), lambda message: told.append(message.payload))
+    await bus.subscribe(subjects.ended("s0"), lambda message: ends.append(message.payload))
+    await BusBroker(bus, subjects, "s-1", 900_000).hint("s0", events)
+    await asyncio.sleep(0)
+    await bus.stop()
+    batches = [bus_pb2.EventBatch.FromString(payload) for payload in told]
+    assert b"".join(batch.job_ids for batch in batches) == b"".join(e.job_id.bytes for e in events)
+    assert max(map(len, told)) <= 900_000
+    assert ends == [b""]
