@@ -63,6 +63,8 @@ class ScheduleFirer:
         self._ring_us: int | None = None
         #: When word came, and of what time: as far as no reading was asked for since.
         self._heard: list[tuple[float, int]] = []
+        #: When the newest reading was asked for.
+        self._asked = -inf
         #: Rings when there is something to fire.
         self.alarm = Alarm(lambda: None)
         # Claims read the clock, too: after a slow first reading nothing must wait for the next.
@@ -76,8 +78,12 @@ class ScheduleFirer:
 
     def seen(self, next_time: datetime | None, asked: float) -> None:
         """A reading, sent at this local time, says when the next schedule wants to be looked at.
-        What was heard of since then may not be in it.
+        What was heard of since then may not be in it. Readings may overtake each other: one that
+        was asked for earlier than another has nothing to say.
         """
+        if asked < self._asked:
+            return
+        self._asked = asked
         self.forget()
         if next_time is not None:
             self._expect(micros(next_time))

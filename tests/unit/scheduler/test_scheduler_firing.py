@@ -64,6 +64,18 @@ async def test_what_was_heard_of_while_a_reading_was_under_way_outlives_it() -> 
         firer.forget()
 
 
+async def test_a_reading_that_was_overtaken_undoes_nothing() -> None:
+    async with Bench("s0") as bench:
+        firer, now_us = firer_of(bench), await clock_known(bench)
+        slow = bench.clock.monotonic()
+        firer.heard(now_us + 20_000)
+        soon = datetime.fromtimestamp(now_us / 1e6 + 0.02, UTC)
+        firer.seen(soon, bench.clock.monotonic())  # and has it
+        firer.seen(None, slow)  # asked before it was there, answered afterwards
+        await until(lambda: firer.is_due)
+        firer.forget()
+
+
 async def test_what_is_heard_of_while_nothing_is_fired_rings_first() -> None:
     async with Bench("s0") as bench:
         firer, now_us = firer_of(bench), await clock_known(bench)
