@@ -164,6 +164,20 @@ async def test_a_run_that_makes_way_is_cancelled_and_its_worker_told(rig):
     )
 
 
+async def test_a_run_makes_no_way_for_itself(rig):
+    schedule = await scheduled(rig, replace(EVERY_MINUTE, overlap=Overlap.CANCEL_OTHER))
+    now = (await rig.store.probe()).now
+    backfilled = await rig.store.backfill_schedule("n", "daily", schedule.next_time, now)
+    assert backfilled.made == 1, "before anybody fired it"
+    answer = await rig.store.fire_due_schedules()
+    assert (answer.fired, answer.cancelled) == (0, [])
+    (job,) = await jobs_of(rig, schedule)
+    assert job.state is JobState.SCHEDULED
+    after = await rig.store.get_schedule("n", "daily")
+    assert after.open_jobs == (job.id,), "the next run is to cancel it"
+    assert after.next_time == schedule.next_time + MINUTE
+
+
 async def test_a_failed_run_pauses_the_schedule_with_a_note(rig):
     template = replace(EVERY_MINUTE.template, retry=RetryPolicy(max_attempts=1))
     definition = replace(EVERY_MINUTE, template=template, pause_on_failure=True)

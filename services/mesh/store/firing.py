@@ -66,10 +66,16 @@ class Step:
     pause_note: str | None = None
 
     @property
+    def cancels(self) -> bool:
+        """Whether the runs that have not ended make way. Only for one that was made: a backfill may
+        have been quicker, and then the run in the way is the very one that is due."""
+        return self.admission.cancels and bool(self.made)
+
+    @property
     def open_jobs(self) -> tuple[UUID, ...]:
         if not self.schedule.definition.follows_runs:
             return ()
-        known = () if self.admission.cancels else self.runs.open
+        known = () if self.cancels else self.runs.open
         return (*known, *(job.id for job in self.made))[-_MOST_FOLLOWED:]
 
     @property
@@ -234,7 +240,7 @@ class Firing(ShardBase):
     async def _cancel_others(
         self, session: Session, steps: Sequence[Step]
     ) -> tuple[list[JobEvent], list[CancelResult]]:
-        ids = [job_id for step in steps if step.admission.cancels for job_id in step.runs.open]
+        ids = [job_id for step in steps if step.cancels for job_id in step.runs.open]
         if not ids:
             return [], []
         note = "the next run of its schedule is due"
