@@ -181,6 +181,18 @@ async def test_a_step_looks_at_few_and_the_walk_goes_on_where_it_stopped(rig):
     assert len(await rig.store.list_jobs(JobFilter(namespace="n"), None, 100)) == 8
 
 
+async def test_a_walk_under_way_keeps_what_is_to_be_kept_for_longer_from_now_on(rig):
+    jobs = await ended(rig, 4)
+    rig.pass_time(2 * DAY)
+    await rig.store.purge_order(timedelta(0))
+    step = await rig.store.purge_jobs(kept(DAY), limit=2)
+    assert (step.gone, step.done) == (2, False)
+    while not step.done:
+        step = await rig.store.purge_jobs(kept(30 * DAY), limit=2)
+        assert step.gone == 0
+    assert len(await left(rig, jobs)) == 2
+
+
 async def test_what_was_purged_and_cannot_be_vacuumed_is_not_walked_again(rig):
     with psycopg.connect(rig.dsn) as held:
         held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
@@ -51,18 +51,11 @@ class Walk:
         return self.type, self.namespace
 
 
-@dataclass(slots=True)
-class _Round:
-    """One time round: the walks that are left, and the rules they go by."""
-
-    keep: str
-    walks: list[Walk] = field(default_factory=list)
-
-
 class Purging(ShardBase):
     """Deletes what was kept for long enough."""
 
-    _round: _Round | None = None
+    #: The walks of this time round that are left; none: the next one begins.
+    _walks: Sequence[Walk] = ()
     _rounds = 0
     #: By walk, the job before the first that is left.
     _before: dict[tuple[str, str], UUID]
@@ -79,14 +72,15 @@ class Purging(ShardBase):
         return int(gone)
 
     async def purge_jobs(self, rules: RetentionRules, limit: int = 500) -> PurgeStep:
-        """The next step of the walk over ended jobs."""
-        if self._round is None:
-            self._round = await self._begin(rules)
-        walk = self._round.walks[0]
+        """The next step of the walk over ended jobs. It goes by these rules, whatever they were
+        when the walk began: that may be long ago, and what is to be kept by now must not go.
+        """
+        walks = self._walks = self._walks or await self._begin(rules)
+        walk = walks[0]
         now = (await self._fetch("probe"))[0][0]
         until = first_id_at(round((now - walk.shortest).timestamp() * 1000) + 1)
         params = {
-            "keep": self._round.keep,
+            "keep": _document(rules),
             "after": walk.after,
             "until": until,
             "limit": Int8(limit),
@@ -98,11 +92,9 @@ class Purging(ShardBase):
         gone, last, seen, left = (await self._fetch(name, params))[0]
         walk.after, walk.left = last or walk.after, walk.left or left
         if seen < limit:
-            self._end(self._round.walks.pop(0))
-        done = not self._round.walks
-        if done:
-            self._round = None
-        return PurgeStep(gone, seen, done)
+            self._end(walk)
+            self._walks = walks[1:]
+        return PurgeStep(gone, seen, not self._walks)
 
     async def purge_names(self, limit: int = 1000) -> int:
         """Forget names of schedules that nothing refers to any more; how many. Looks at `limit`
@@ -122,7 +114,7 @@ class Purging(ShardBase):
         rows = await self._fetch("output_references", {"ids": Uuids(list(set(ids)))})
         return [OutputReference(*row) for row in rows]
 
-    async def _begin(self, rules: RetentionRules) -> _Round:
+    async def _begin(self, rules: RetentionRules) -> list[Walk]:
         walks = [Walk(_shortest(rules.mesh, rules.mesh))]
         shorter = list(_shorter(rules))
         if shorter:
@@ -133,7 +125,7 @@ class Purging(ShardBase):
             self._before = {}
         for walk in walks:
             walk.after = self._before.get(walk.name, _FIRST)
-        return _Round(_document(rules), walks)
+        return walks
 
     def _end(self, walk: Walk) -> None:
         self._before[walk.name] = walk.after if walk.left is None else UUID(int=walk.left.int - 1)

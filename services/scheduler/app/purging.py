@@ -73,9 +73,9 @@ class Purger:
             counts["order"] += gone
             if gone < BATCH:
                 break
-        rules = self._retention()
         while self._types.synced and self._keeps():
-            step = await self._paced(lambda store: store.purge_jobs(rules, BATCH))
+            # By what holds now: a walk may take hours, or go on when a shard is ours again.
+            step = await self._paced(lambda store: store.purge_jobs(self._retention(), BATCH))
             counts["jobs"] += step.gone
             counts["looked_at"] += step.seen
             if step.done:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from services.mesh.jobs.type_settings import Retention, RetentionRules, TypeSettings
+from services.mesh.store.answers import PurgeStep
 from services.scheduler.app.purging import Purger, PurgeRules
 from tests.unit.scheduler.scheduler_fakes import Bench
 
@@ -30,6 +31,21 @@ async def test_it_shortens_the_order_then_walks_to_the_end() -> None:
         assert [what for what, _ in steps] == ["jobs"] * 3
         # Only types that say something are named; the rest is the mesh's word.
         assert steps[0][1] == RetentionRules(PurgeRules().mesh, {"t": BRIEF})
+
+
+async def test_each_step_goes_by_the_settings_of_its_moment() -> None:
+    async with Bench("s0") as bench:
+        bench.types.set("t", TypeSettings("t", retention=BRIEF))
+        store, purge = bench.stores["s0"], bench.stores["s0"].purge_jobs
+
+        async def slowly(rules: RetentionRules, limit: int = 500) -> PurgeStep:
+            bench.types.set("t", TypeSettings("t", retention=Retention(succeeded=900 * HOUR)))
+            return await purge(rules, limit)
+
+        store.purge_jobs = slowly  # type: ignore[method-assign]
+        await purger(bench).run_once()
+        told = [rules.types["t"].succeeded for what, rules in store.purges if what == "jobs"]
+        assert told == [HOUR, 900 * HOUR, 900 * HOUR]
 
 
 async def test_it_leaves_a_shard_that_is_not_ours_and_settings_that_are_not_known() -> None:
