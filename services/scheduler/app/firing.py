@@ -24,8 +24,8 @@ from services.scheduler.app.shards import Shards
 from services.scheduler.domain.times import micros
 from services.scheduler.ports import Broker
 
-#: Less than claims look back for certain (`depth`).
-LONG = timedelta(seconds=0.7)
+#: Less than claims look back for certain (`depth.margin`).
+LONG = timedelta(seconds=0.35)
 #: Schedules fired in one transaction.
 BATCH = 100
 #: Words that are kept apart until the next reading; of more, the earliest counts.
@@ -151,12 +151,13 @@ class ScheduleFirer:
         expected_us = self._next_us
         self.forget()
         for _ in range(MOST_PER_PASS):
+            began = self._clock.monotonic()
             answer = await self._shards.ask(
                 self.shard, lambda store: store.fire_due_schedules(BATCH, self._ahead)
             )
             if answer.events:
                 # Those that are ahead of their time have a timer when the slot is read again.
-                self._tell_due(answer.events)
+                self._tell_due(answer.events, self._clock.monotonic() - began)
                 with suppress(DependencyUnavailable):
                     await self._broker.hint(self.shard, answer.events)
             await self._stop(answer.cancelled)
@@ -175,10 +176,13 @@ class ScheduleFirer:
             self._measures.fired(self.shard, fired, missed)
         return {"fired": fired, "missed": missed}
 
-    def _tell_due(self, events: Sequence[JobEvent]) -> None:
-        """Runs that are made up for have been due for long: claims may begin behind them."""
+    def _tell_due(self, events: Sequence[JobEvent], took: float) -> None:
+        """Runs that are made up for have been due for long: claims may begin behind them. So may
+        they if the firing took long: nobody saw its runs before it was committed.
+        """
         lateness = [(e.type, e.time - e.due_time) for e in events if e.due_time is not None]
-        long = {type_ for type_, late in lateness if late > LONG}
+        unseen = timedelta(seconds=took)
+        long = {type_ for type_, late in lateness if late + unseen > LONG}
         if lately := {type_ for type_, late in lateness if late >= timedelta(0)} - long:
             self._board.found(self.shard, lately)
         if long:

@@ -13,8 +13,11 @@ from services.mesh.errors import ShardBusy
 from services.mesh.jobs.model import JobEvent
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import FireAnswer
+from services.orchestrator.domain import dueness
+from services.scheduler.app import firing
 from services.scheduler.app.alarm import Alarm
 from services.scheduler.app.firing import ScheduleFirer
+from services.scheduler.domain.depth import DepthRules
 from services.scheduler.domain.times import micros
 from tests.unit.scheduler.scheduler_fakes import Bench, until
 
@@ -147,20 +150,37 @@ async def test_a_firing_that_goes_on_is_due_whatever_the_clock_shows() -> None:
         firer.forget()
 
 
-@pytest.mark.parametrize(("late", "long"), [(0.1, False), (30.0, True)])
-async def test_runs_that_are_made_up_for_are_said_to_be_long_due(late: float, long: bool) -> None:
+def run_of(late: float) -> JobEvent:
+    """The first event of a run that was made so many seconds after its time."""
+    now = datetime.now(UTC)
+    due = now - timedelta(seconds=late)
+    made = (uuid4(), 1, JobState.SCHEDULED, Cause.CREATED, now, 0, 0, None, due, None, None)
+    return JobEvent(*made, namespace="n", type="t")
+
+
+@pytest.mark.parametrize(
+    ("late", "took", "long"),
+    [(0.1, 0.0, False), (0.6, 0.0, True), (30.0, 0.0, True), (0.1, 0.5, True), (-0.1, 0.6, True)],
+)
+async def test_runs_that_are_seen_long_after_their_time_are_said_to_be_long_due(
+    monkeypatch: pytest.MonkeyPatch, late: float, took: float, long: bool
+) -> None:
     async with Bench("s0") as bench:
         told: list[str] = []
         bench.board.on_long_due = lambda type_, _: told.append(type_)
-        now = datetime.now(UTC)
-        due = now - timedelta(seconds=late)
-        made = (uuid4(), 1, JobState.SCHEDULED, Cause.CREATED, now, 0, 0, None, due, None, None)
-        event = JobEvent(*made, namespace="n", type="t")
+        began = bench.clock.monotonic()
+        monkeypatch.setattr(bench.clock, "monotonic", lambda: began)
 
         async def fired(*_: Any) -> FireAnswer:
-            return FireAnswer([event], fired=1, missed=0, moved=1)
+            monkeypatch.setattr(bench.clock, "monotonic", lambda: began + took)
+            return FireAnswer([run_of(late)], fired=1, missed=0, moved=1)
 
         bench.stores["s0"].fire_due_schedules = fired  # type: ignore[method-assign]
         await firer_of(bench).run_once()
         assert bench.board.flags.is_raised("t", "s0")
         assert (told == ["t"]) == long
+
+
+def test_what_is_not_said_to_be_long_due_claims_look_back_for() -> None:
+    margin = timedelta(seconds=DepthRules().margin)
+    assert max(firing.LONG, dueness.LONG) < margin
