@@ -35,6 +35,7 @@ from services.mesh.store.port import ShardStore
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.topology import TopologyKeeper
 from services.orchestrator.domain.definitions import check_definition, check_rules, same
+from services.orchestrator.domain.dueness import is_long
 from services.orchestrator.ports import Announcer
 
 #: A backfill of more jobs than this, or an edit that makes so many at once, must be meant.
@@ -122,12 +123,12 @@ class Schedules:
 
     async def trigger(self, namespace: str, name: str) -> tuple[str, JobRecord]:
         """Make one job now: the shard, and the job."""
-        store = self._home(namespace, name)
+        store, began = self._home(namespace, name), self._clock.monotonic()
         answer = await store.trigger_schedule(namespace, name)
         if answer is None:
             raise ScheduleNotFound(name)
         await self._announcer.committed(store.name, answer.events)
-        await self._announcer.due(store.name, [answer.type])
+        await self._tell_due(store.name, answer.type, began)
         try:
             (job,) = await store.get_jobs([answer.job_id])
         except ShardUnavailable as error:
@@ -184,6 +185,7 @@ class Schedules:
         store, further = self._home(namespace, name), first
         made = waiting = left_out = 0
         while True:
+            began = self._clock.monotonic()
             answer = await store.backfill_schedule(namespace, name, further, until)
             if answer is None:
                 raise ScheduleNotFound(name)
@@ -192,7 +194,7 @@ class Schedules:
             await self._announcer.committed(store.name, answer.events)
             await self._stop(answer.cancelled)
             if answer.made:
-                await self._announcer.due(store.name, [answer.type])
+                await self._tell_due(store.name, answer.type, began)
             if answer.further is None:
                 return Backfilled(made, waiting, left_out)
             further = answer.further
@@ -250,6 +252,11 @@ class Schedules:
         if not record.paused and record.next_time is not None:
             type_ = record.definition.template.type
             await self._announcer.scheduled(shard, type_, record.next_time)
+
+    async def _tell_due(self, shard: str, type_: str, began: float) -> None:
+        """Runs were made that are due since then, and that nobody saw until now."""
+        long = (type_,) if is_long(self._clock.monotonic() - began) else ()
+        await self._announcer.due(shard, (type_,), long=long)
 
     async def _stop(self, cancelled: Sequence[CancelResult]) -> None:
         for result in cancelled:
