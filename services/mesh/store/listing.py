@@ -11,7 +11,7 @@ planner can see that its condition holds; all else is a parameter.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -24,7 +24,7 @@ from services.mesh.store.queries import Queries, Query
 
 # Ids are dated by whoever minted them, rows by the shard. A time filter walks the ids with this
 # much room for the difference, and then looks at the rows.
-_SKEW = timedelta(hours=1)
+_SKEW_MS = 3_600_000
 
 Condition = tuple[str, dict[str, object]]
 
@@ -178,11 +178,11 @@ def _by_content(jobs: JobFilter) -> Iterator[Condition]:
 
 def _by_time(jobs: JobFilter, before: UUID | None) -> Iterator[Condition]:
     if jobs.created_after is not None:
-        first_id = first_id_at(_milliseconds(jobs.created_after - _SKEW))
+        first_id = first_id_at(_milliseconds(jobs.created_after) - _SKEW_MS)
         yield "j.create_time >= %(created_after)s", {"created_after": jobs.created_after}
         yield "j.id >= %(first_id)s", {"first_id": first_id}
     if jobs.created_before is not None:
-        last_id = first_id_at(_milliseconds(jobs.created_before + _SKEW))
+        last_id = first_id_at(_milliseconds(jobs.created_before) + _SKEW_MS)
         yield "j.create_time < %(created_before)s", {"created_before": jobs.created_before}
         before = last_id if before is None else min(before, last_id)
     if before is not None:

@@ -34,7 +34,7 @@ from services.mesh.store.answers import CancelResult
 from services.mesh.store.port import ShardStore
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.topology import TopologyKeeper
-from services.orchestrator.domain.definitions import check_definition, check_rules, same
+from services.orchestrator.domain.definitions import check_definition, check_rules, check_time, same
 from services.orchestrator.domain.dueness import is_long
 from services.orchestrator.ports import Announcer
 
@@ -145,6 +145,8 @@ class Schedules:
         limit: int,
     ) -> Preview:
         """Nominal times of a definition, or of the schedule of that name."""
+        check_time(first, "from")
+        check_time(until, "until")
         begin = first or self._clock.now()
         end = until or begin + LONGEST_PREVIEW
         if end <= begin:
@@ -167,6 +169,7 @@ class Schedules:
         self, namespace: str, name: str, first: datetime, until: datetime, *, allow_many: bool
     ) -> Backfilled:
         """Make the jobs of past nominal times that made none. Safe to repeat."""
+        check_time(first, "from")
         if until <= first:
             raise InvalidField("until", "must be after from")
         if until > self._clock.now():

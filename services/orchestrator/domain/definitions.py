@@ -23,9 +23,8 @@ def check_definition(definition: Definition, now: datetime, path: str = "schedul
     check_rules(definition.recurrences, f"{path}.recurrences")
     check_rules(definition.exclusions, f"{path}.exclusions")
     start, end = definition.start_time, definition.end_time
-    for name, time in (("start_time", start), ("end_time", end)):
-        if time is not None and not EARLIEST <= time < LATEST:
-            raise InvalidField(f"{path}.{name}", "must lie between 1970 and 2200")
+    check_time(start, f"{path}.start_time")
+    check_time(end, f"{path}.end_time")
     if end is not None and start is not None and end <= start:
         raise InvalidField(f"{path}.end_time", "must be after start_time")
     if end is not None and end <= now:
@@ -36,6 +35,12 @@ def check_definition(definition: Definition, now: datetime, path: str = "schedul
         raise InvalidField(f"{path}.exclusions", "they leave no time to run at")
     bound = " between start_time and end_time" if end is not None else ""
     raise InvalidField(f"{path}.recurrences", f"they name no time{bound}: it would never fire")
+
+
+def check_time(time: datetime | None, field: str) -> None:
+    """InvalidField if it lies where calendars end, or is a mistake."""
+    if time is not None and not EARLIEST <= time < LATEST:
+        raise InvalidField(field, "must lie between 1970 and 2200")
 
 
 def same(one: Definition, other: Definition) -> bool:

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from services.mesh.clock import ManualClock
+from services.mesh.errors import InvalidField
 from services.mesh.jobs.recurrence import Interval
 from services.mesh.jobs.schedules import Definition, JobTemplate
 from services.mesh.runtime import Readiness
@@ -78,3 +79,17 @@ async def test_runs_by_hand_that_took_long_to_commit_are_said_to_be_long_due(
     assert listener.long == long
     await by_hand.backfill("n", "daily", NOW - timedelta(1), NOW, allow_many=False)
     assert listener.long == long * 2
+
+
+FIRST = datetime(1, 1, 1, tzinfo=UTC)
+LAST = datetime(9999, 12, 31, tzinfo=UTC)
+DAILY = Definition((Interval(timedelta(1)),), JobTemplate("t"))
+
+
+async def test_times_at_the_ends_of_the_calendar_are_refused_by_field() -> None:
+    made = schedules(ManualClock(NOW), 0.0, Listener())
+    for first, until in ((FIRST, None), (LAST, None), (FIRST, FIRST + timedelta(9)), (NOW, LAST)):
+        with pytest.raises(InvalidField):
+            await made.preview("n", DAILY, first, until, 10)
+    with pytest.raises(InvalidField, match="1970"):
+        await made.backfill("n", "daily", FIRST, NOW, allow_many=False)
