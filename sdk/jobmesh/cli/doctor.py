@@ -56,10 +56,10 @@ def _show(screen: Screen, finding: Finding) -> None:
     if screen.as_json:
         screen.line(asdict(finding))
         return
-    mark = "[green]✓[/green]" if finding.ok else "[red]✗[/red]"
+    mark, style = ("✓", "green") if finding.ok else ("✗", "red")
     hint = f" — {finding.hint}" if finding.hint else ""
-    screen.out.print(f"{mark} {finding.part:<14} ", end="")
-    screen.out.print(f"{finding.detail}{hint}", markup=False)
+    screen.out.print(mark, style=style, end="")
+    screen.out.print(f" {finding.part:<14} {finding.detail}{hint}")
 
 
 async def _examine() -> AsyncIterator[Finding]:

@@ -71,6 +71,6 @@ def _print(screen: Screen, line: LogLine, *, first: bool) -> None:
         screen.message(line.message)
         return
     if first:
-        screen.note(f"[dim]attempt {line.attempt} (dispatch {line.dispatch_no})[/dim]")
+        screen.note(f"attempt {line.attempt} (dispatch {line.dispatch_no})", style="dim")
     time = "" if line.time is None else line.time.strftime("%H:%M:%S.%f")[:-3]
     screen.text(f"{time}  {line.text}")

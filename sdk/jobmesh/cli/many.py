@@ -81,7 +81,7 @@ class Tally:
         if self.screen.as_json:
             self.screen.line({"line": line, "error": error})
         elif self.failed <= TOLD_ERRORS:
-            self.screen.err.print(f"line {line}: {error}", markup=False)
+            self.screen.note(f"line {line}: {error}")
 
 
 def jobs_of(

@@ -77,7 +77,8 @@ def job_row(job: Job, now: datetime) -> tuple[str | Text, ...]:
         took = human(((job.end_time or now) - job.start_time).total_seconds())
     note = str(job.failure) if job.failure else pairs(dict(job.labels))
     if job.state == "SCHEDULED" and job.due_time and job.due_time > now:
-        note = f"due {ago(job.due_time, now)} {note}".rstrip()
+        note = f"due {ago(job.due_time, now)} {note}"
+    note = " ".join(note.split())  # a failure may have many lines, a row of a pipe has one
     return (
         job.id,
         job.type,

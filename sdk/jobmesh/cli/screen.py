@@ -25,17 +25,22 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def console(stream: TextIO) -> Console:
-    """A console that never colours a pipe, whatever the environment asks for."""
+    """A console that never colours a pipe, whatever the environment asks for.
+
+    Text is what it is: labels, failures and inputs may have `[/tmp]` or `:x:` in them.
+    """
     from rich.console import Console
 
     if is_terminal(stream):
-        return Console(file=stream, highlight=False, soft_wrap=False)
+        return Console(file=stream, highlight=False, soft_wrap=False, markup=False, emoji=False)
     return Console(
         file=stream,
         force_terminal=False,
         color_system=None,
         no_color=True,
         highlight=False,
+        markup=False,
+        emoji=False,
         width=PIPE_WIDTH,
     )
 
@@ -91,9 +96,9 @@ class Screen:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    def note(self, *parts: RenderableType) -> None:
+    def note(self, *parts: RenderableType, style: str = "") -> None:
         """Something beside the result."""
-        self.err.print(*parts)
+        self.err.print(*parts, style=style)
 
     def table(
         self, columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]]

@@ -210,7 +210,7 @@ async def _submit(
             if handle.existing:
                 screen.note(_why_existing(options))
             elif screen.is_live:
-                screen.note(f"[dim]follow it: jobmesh watch {handle.id}[/dim]")
+                screen.note(f"follow it: jobmesh watch {handle.id}", style="dim")
 
 
 def _why_existing(options: EnqueueOptions) -> str:

@@ -78,6 +78,26 @@ async def test_list_filters_and_limits(run: Run, mesh: MemoryMesh) -> None:
     assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
 
 
+async def test_what_looks_like_markup_is_shown_as_it_is(run: Run, mesh: MemoryMesh) -> None:
+    said = "cannot open [/tmp/x] of list[i] :x:"
+    failure = Failure(type="OSError", message=f"{said}\nand more")
+
+    def fail(mesh: MemoryMesh, job_id: str) -> None:
+        mesh.move(job_id, "DISPATCHED")
+        mesh.move(job_id, "FAILED", failure=failure)
+
+    mesh.on_stored = fail
+    job_id = (await run("submit", "echo", "--label", "path=[/b]")).out.strip()
+    listed = await run("list")
+    assert (listed.code, listed.err) == (0, "")
+    assert [line for line in listed.out.splitlines() if f"{said} and more" in line]
+    shown = await run("get", job_id)
+    assert (shown.code, shown.err) == (0, "")
+    assert said in shown.out and "path=[/b]" in shown.out
+    missing = await run("down", "--home", "/nowhere/[bold]")
+    assert "/nowhere/[bold]" in missing.err
+
+
 async def test_watch_follows_several_jobs_to_their_end(run: Run, mesh: MemoryMesh) -> None:
     first = (await run("submit", "echo")).out.strip()
     second = (await run("submit", "echo")).out.strip()
