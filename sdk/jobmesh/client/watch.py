@@ -71,7 +71,8 @@ class Watch:
         self._request = request
         self._patience = patience
         self._seen = SeenVersions(max(REMEMBERED_JOBS, len(request.job_ids)))
-        self._open = set(request.job_ids)
+        # As responses spell them: ids may be given in capitals.
+        self._open = {job_id.lower() for job_id in request.job_ids}
         self._pauses = pauses()
         self._failing_since: float | None = None
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import grpc
 import pytest
 from jobmesh import AsyncClient, JobEvent, JobState
 from jobmesh.client.caller import Caller
@@ -149,18 +150,20 @@ def test_remembered_versions_are_bounded() -> None:
 
 
 class Wire:
-    """A stub and its only stream: what it reads is what the test puts on it."""
+    """A stub and its only stream: it reads what the test puts on it, and then its end."""
 
     def __init__(self) -> None:
         self.coming: asyncio.Future[WatchJobsResponse] = asyncio.Future()
+        self.read_once = False
 
     def WatchJobs(self, request: WatchJobsRequest, timeout: float) -> Wire:
         return self
 
-    async def read(self) -> WatchJobsResponse:
-        if not self.coming.done():
-            return await self.coming
-        return await asyncio.Future()
+    async def read(self) -> WatchJobsResponse | object:
+        if self.read_once:
+            return grpc.aio.EOF
+        self.read_once = True
+        return await self.coming
 
     def cancel(self) -> None:
         pass
@@ -178,3 +181,12 @@ async def test_a_wait_that_times_out_as_a_heartbeat_comes_has_timed_out() -> Non
     done, _ = await asyncio.wait({waiting}, timeout=1)
     assert done
     assert waiting.cancelled()
+
+
+async def test_a_watch_ends_with_a_job_whose_id_was_given_in_capitals() -> None:
+    wire, job_id = Wire(), "01a1ed40-d6d2-7e78-84bf-c0292981034d"
+    watch = Watch(Caller(), cast("Any", wire), WatchJobsRequest(job_ids=[job_id.upper()]))
+    ended = job_pb2.Job(id=job_id, version=4, state=job_pb2.JOB_STATE_SUCCEEDED)
+    wire.coming.set_result(WatchJobsResponse(snapshot=ended))
+    async with asyncio.timeout(5):
+        assert len([response async for response in watch.responses()]) == 1
