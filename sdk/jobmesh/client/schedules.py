@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from jobmesh.client.convert import to_datetime, to_job, to_schedule, to_timestamp
 from jobmesh.client.session import Session
 from jobmesh.client.submission import to_spec
-from jobmesh.client.timing import RULES, TIMING, ScheduleOptions, Timing, apply_timing
+from jobmesh.client.timing import RULES, TIMING, ScheduleOptions, Timing, apply_timing, zone_of
 from jobmesh.model import Backfill, ClockChange, Job, Schedule, SchedulePreview
 from jobmesh.options import EnqueueOptions, NewJob, new_job
 from jobmesh.v1 import enqueue_service_pb2 as pb
@@ -81,12 +81,14 @@ class AsyncSchedules:
         """Changes what is said and nothing else; jobs that were made are not touched.
 
         With `etag`, only if nobody changed it since. `allow_many` is asked for when the change
-        makes many jobs at once.
+        makes many jobs at once. New cron rules are in the zone of the old ones, unless they say
+        another.
         """
         timing, job = _parted(changes)
         space = self._session.namespace(namespace)
         message = schedule_pb2.Schedule(name=name, etag=etag)
-        paths = apply_timing(message, timing) + _template_paths(job, input)
+        zone = await self._zone(name, space) if _lacks_zone(timing) else ""
+        paths = apply_timing(message, timing, zone) + _template_paths(job, input)
         new, payload = NewJob("any", None if input is UNCHANGED else input, **job), Payload()
         if input is not UNCHANGED:
             payload = await self._session.payload(new, space)
@@ -100,6 +102,11 @@ class AsyncSchedules:
         update = self._session.stub.UpdateSchedule
         answer = await self._session.call(update, request, repeat=not etag)
         return to_schedule(answer.schedule)
+
+    async def _zone(self, name: str, namespace: str) -> str:
+        found = await self.get(name, namespace=namespace)
+        assert isinstance(found.message, schedule_pb2.Schedule)
+        return zone_of(found.message)
 
     async def trigger(self, name: str, *, namespace: str | None = None) -> Job:
         """Makes one job now, whatever the time, a pause or an earlier run. Never sent twice."""
@@ -190,6 +197,11 @@ def _parted(options: ScheduleOptions) -> tuple[Timing, EnqueueOptions]:
     timing = {key: value for key, value in options.items() if key in TIMING}
     job = {key: value for key, value in options.items() if key not in TIMING}
     return cast(Timing, timing), cast(EnqueueOptions, job)
+
+
+def _lacks_zone(timing: Timing) -> bool:
+    """Whether it has cron rules without a word about their zone."""
+    return bool(timing.get("cron") or timing.get("exclude")) and "time_zone" not in timing
 
 
 def _template_paths(job: EnqueueOptions, input: Any) -> list[str]:

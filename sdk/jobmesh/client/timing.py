@@ -67,20 +67,31 @@ _POLICIES = {
 }
 
 
-def apply_timing(message: Schedule, timing: Mapping[str, Any]) -> list[str]:
-    """Fill in what is said; the fields that it is about."""
+def apply_timing(message: Schedule, timing: Mapping[str, Any], zone: str = "") -> list[str]:
+    """Fill in what is said; the fields that it is about. Cron rules are in `zone` if no zone is."""
     fields: list[str] = []
+    zone = str(timing.get("time_zone", zone))
     if RULES & timing.keys():
-        message.recurrences.extend(recurrences(timing))
+        message.recurrences.extend(recurrences(timing, zone))
         fields.append("recurrences")
     for keyword in timing.keys() - RULES:
         field = _FIELDS.get(keyword, keyword)
-        _set(message, keyword, field, timing[keyword], str(timing.get("time_zone", "")))
+        _set(message, keyword, field, timing[keyword], zone)
         fields.append(field)
     return fields
 
 
-def recurrences(timing: Mapping[str, Any]) -> list[schedule_pb2.Recurrence]:
+def zone_of(message: Schedule) -> str:
+    """The zone that its cron rules are in; ValueError if there are several."""
+    rules = (rule for rule in (*message.recurrences, *message.exclusions) if rule.HasField("cron"))
+    zones = {rule.cron.time_zone for rule in rules}
+    if len(zones) > 1:
+        names = ", ".join(sorted(zone or "UTC" for zone in zones))
+        raise ValueError(f"its rules are in several time zones ({names}): give time_zone")
+    return zones.pop() if zones else ""
+
+
+def recurrences(timing: Mapping[str, Any], zone: str) -> list[schedule_pb2.Recurrence]:
     """The rules; several where several cron expressions are given."""
     every, cron = timing.get("every"), timing.get("cron")
     if every is None and not cron:
@@ -91,7 +102,7 @@ def recurrences(timing: Mapping[str, Any]) -> list[schedule_pb2.Recurrence]:
         if timing.get("phase") is not None:
             interval.phase.CopyFrom(to_duration(timing["phase"]))
         rules.append(schedule_pb2.Recurrence(interval=interval))
-    return rules + crons(cron, str(timing.get("time_zone", "")))
+    return rules + crons(cron, zone)
 
 
 def crons(given: str | Sequence[str] | None, time_zone: str) -> list[schedule_pb2.Recurrence]:

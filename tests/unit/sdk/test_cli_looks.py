@@ -93,7 +93,8 @@ async def test_what_looks_like_markup_is_shown_as_it_is(run: Run, mesh: MemoryMe
     assert [line for line in listed.out.splitlines() if f"{said} and more" in line]
     shown = await run("get", job_id)
     assert (shown.code, shown.err) == (0, "")
-    assert said in shown.out and "path=[/b]" in shown.out
+    assert said in shown.out
+    assert "path=[/b]" in shown.out
     missing = await run("down", "--home", "/nowhere/[bold]")
     assert "/nowhere/[bold]" in missing.err
 

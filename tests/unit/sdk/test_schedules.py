@@ -77,6 +77,22 @@ async def test_an_update_names_what_it_changes_and_nothing_else(
         await client.schedules.update("n", delay=5)
 
 
+async def test_new_rules_of_a_schedule_stay_in_its_zone(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    berlin = "Europe/Berlin"
+    await client.schedules.create("n", "echo", cron="30 1 * * *", time_zone=berlin)
+    changed = await client.schedules.update("n", cron="0 2 * * *")
+    assert changed.rules == ("cron 0 2 * * * Europe/Berlin",)
+    await client.schedules.update("n", exclude="0 2 25 12 *")
+    assert mesh.schedules["n"].exclusions[0].cron.time_zone == berlin
+    assert mesh.calls["UpdateSchedule"][-1].update_mask.paths == ["exclusions"]
+    moved = await client.schedules.update("n", cron="0 2 * * *", time_zone="Asia/Tokyo")
+    assert moved.rules == ("cron 0 2 * * * Asia/Tokyo",)
+    with pytest.raises(ValueError, match=r"several time zones \(Asia/Tokyo, Europe/Berlin\)"):
+        await client.schedules.update("n", cron="0 4 * * *")
+
+
 OF_THE_JOBS = {
     "priority": 3,
     "labels": {"a": "b"},
