@@ -51,7 +51,13 @@ class Transfer:
         timeout = max(SHORTEST_DEADLINE_SECONDS, size / SLOWEST_BYTES_PER_SECOND)
 
         async def once() -> Payload:
-            answer = await self._stub.UploadInput(_messages(start, content), timeout=timeout)
+            source = _Source(content)
+            try:
+                answer = await self._stub.UploadInput(source.messages(start), timeout=timeout)
+            except asyncio.CancelledError:
+                if source.failure is not None:
+                    raise source.failure from None
+                raise
             return answer.payload
 
         return await self._repeated(once, timeout)
@@ -89,15 +95,32 @@ def _size(content: bytes | Path) -> int:
     try:
         return content.stat().st_size
     except OSError as error:
-        raise InputError(f"input: cannot read the file {content}: {error.strerror}") from None
+        raise _unreadable(content, error) from None
 
 
-async def _messages(start: UploadStart, content: bytes | Path) -> AsyncIterator[UploadInputRequest]:
-    yield UploadInputRequest(start=start)
-    # Reading a file is off the loop: a slow disk must not hold up the loop's other calls.
-    with BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-            yield UploadInputRequest(chunk=chunk)
+def _unreadable(file: Path, error: OSError) -> InputError:
+    return InputError(f"input: cannot read the file {file}: {error.strerror}")
+
+
+class _Source:
+    """What one try sends. If it cannot be read gRPC cancels the call, and `failure` says why."""
+
+    def __init__(self, content: bytes | Path) -> None:
+        self._content = content
+        self.failure: InputError | None = None
+
+    async def messages(self, start: UploadStart) -> AsyncIterator[UploadInputRequest]:
+        yield UploadInputRequest(start=start)
+        content = self._content
+        try:
+            # Reading a file is off the loop: a slow disk must not hold up the loop's other calls.
+            with BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+                while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                    yield UploadInputRequest(chunk=chunk)
+        except OSError as error:
+            assert isinstance(content, Path)
+            self.failure = _unreadable(content, error)
+            raise
 
 
 async def _receive(stream: AsyncIterable[DownloadOutputResponse], target: BinaryIO) -> str:

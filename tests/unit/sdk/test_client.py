@@ -427,6 +427,19 @@ async def test_a_file_that_is_not_there_is_an_input_error(client: AsyncClient) -
         await client.enqueue("echo", Path("no-such-file"))
 
 
+async def test_a_file_that_cannot_be_read_is_an_input_error_not_a_cancellation(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    unreadable = Path("/proc/self/mem")  # it opens, and fails at the first byte, even for root
+    with pytest.raises(InputError, match="cannot read the file /proc/self/mem: Input/output"):
+        await client.enqueue("echo", unreadable)
+    bad, good = await client.enqueue_many(
+        [NewJob("echo", unreadable), NewJob("echo")], raise_errors=False
+    )
+    assert isinstance(bad.error, InputError)
+    assert good.ok
+
+
 async def test_a_broken_download_starts_over(
     client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
 ) -> None:
