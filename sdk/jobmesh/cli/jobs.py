@@ -162,9 +162,16 @@ def output(
             if job.state != "SUCCEEDED":
                 raise CommandError(f"job {id} has no output: it is {job.state}")
             if file is not None:
-                kind = await client.download(id, file)
+                kind = await _download(client, id, file)
                 screen.note(f"wrote {file} ({kind or 'bytes'})")
                 return
             screen.bytes(await client.job(id).read())
 
     connect.run(run(Screen()))
+
+
+async def _download(client: AsyncClient, job_id: str, file: Path) -> str:
+    try:
+        return await client.download(job_id, file)
+    except OSError as error:
+        raise CommandError(f"cannot write {file}: {error.strerror or error}") from None

@@ -7,7 +7,10 @@ import os
 from collections.abc import AsyncIterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import IO, Any
+from uuid import uuid4
 
 from jobmesh.client.convert import to_event, to_job, to_log_line
 from jobmesh.client.logs import LogStream
@@ -107,17 +110,40 @@ class AsyncJobHandle:
         return memory.getvalue()
 
     async def download(self, target: Path) -> str:
-        """Writes the output of a succeeded job into a file; returns its media type."""
-        part = target.with_name(target.name + ".part")
+        """Writes the output of a succeeded job into a file; returns its media type.
+
+        The file is there when it is complete. A device or a pipe is written to, not replaced.
+        """
+        file_there = _replaceable(target)
+        if file_there is None:
+            return await self._copy_into(target)
+        part = file_there.with_name(f".{uuid4().hex}.part")
         try:
-            with part.open("wb+") as file:
+            with part.open("xb+") as file:
                 kind = await self._session.transfer.download(self.id, self.namespace, file)
-            os.replace(part, target)
+            os.replace(part, file_there)
         finally:
             part.unlink(missing_ok=True)
+        return kind
+
+    async def _copy_into(self, target: Path) -> str:
+        with TemporaryFile() as file:
+            kind = await self._session.transfer.download(self.id, self.namespace, file)
+            file.seek(0)
+            await asyncio.to_thread(_copy, file, target)
         return kind
 
     async def cancel(self, reason: str = "") -> bool:
         """Cancels it. False: it had ended before."""
         request = pb.CancelJobRequest(namespace=self.namespace, job_id=self.id, reason=reason)
         return (await self._session.call(self._session.stub.CancelJob, request)).cancelled
+
+
+def _replaceable(target: Path) -> Path | None:
+    """The file that is to be replaced: what a link points to. None: it is no plain file."""
+    return None if target.exists() and not target.is_file() else target.resolve()
+
+
+def _copy(source: IO[bytes], target: Path) -> None:
+    with target.open("wb") as file:
+        copyfileobj(source, file)

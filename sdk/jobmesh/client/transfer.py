@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import grpc
 
@@ -62,7 +62,7 @@ class Transfer:
 
         return await self._repeated(once, timeout)
 
-    async def download(self, job_id: str, namespace: str, target: BinaryIO) -> str:
+    async def download(self, job_id: str, namespace: str, target: IO[bytes]) -> str:
         """Writes a job's output into `target` and returns its media type."""
         request = DownloadOutputRequest(namespace=namespace, job_id=job_id)
 
@@ -123,7 +123,7 @@ class _Source:
             raise
 
 
-async def _receive(stream: AsyncIterable[DownloadOutputResponse], target: BinaryIO) -> str:
+async def _receive(stream: AsyncIterable[DownloadOutputResponse], target: IO[bytes]) -> str:
     info = OutputInfo()
     digest = hashlib.sha256()
     async for response in stream:

@@ -136,6 +136,10 @@ async def test_output_goes_to_stdout_or_a_file(run: Run, mesh: MemoryMesh, tmp_p
     target = tmp_path / "out.json"
     assert (await run("output", job_id, "-o", str(target))).code == 0
     assert target.read_text() == '"hello"'
+    missing = tmp_path / "missing" / "out.json"
+    assert (await run("output", job_id, "-o", str(missing))).err == (
+        f"error: cannot write {missing}: No such file or directory\n"
+    )
     mesh.on_stored = lambda mesh, job_id: None
     waiting = (await run("submit", "echo")).out.strip()
     assert "has no output: it is SCHEDULED" in (await run("output", waiting)).err

@@ -453,6 +453,23 @@ async def test_a_broken_download_starts_over(
     assert os.listdir(tmp_path) == ["out"]
 
 
+async def test_a_download_leaves_pipes_links_and_other_files_as_they_are(
+    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
+) -> None:
+    mesh.on_stored = succeed
+    handle = await client.enqueue("echo", b"content")
+    pipe, link, real = (tmp_path / name for name in ("pipe", "link", "real"))
+    os.mkfifo(pipe)
+    reading = asyncio.create_task(asyncio.to_thread(pipe.read_bytes))
+    await handle.download(pipe)
+    assert (await reading, pipe.is_fifo()) == (b"content", True)
+    link.symlink_to(real)
+    (tmp_path / "link.part").write_text("somebody's own")
+    await handle.download(link)
+    assert (real.read_bytes(), link.is_symlink()) == (b"content", True)
+    assert sorted(os.listdir(tmp_path)) == ["link", "link.part", "pipe", "real"]
+
+
 async def test_a_corrupt_output_is_not_passed_on(
     client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
 ) -> None:
