@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -12,15 +13,26 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
+#: The contract's bound, ten thousand years; what is no number is not within it either.
+MAX_SPAN_SECONDS = 315_576_000_000.0
+
+
 def seconds(span: Span) -> float:
     """The length of a span in seconds; ValueError if it is none."""
+    length = _seconds(span)
+    if not abs(length) <= MAX_SPAN_SECONDS:
+        raise ValueError(f"{str(span)[:40]!r} is not a span: it is longer than 10,000 years")
+    return length
+
+
+def _seconds(span: Span) -> float:
     if isinstance(span, timedelta):
         return span.total_seconds()
     if isinstance(span, str):
         return _parse(span)
     if isinstance(span, bool) or not isinstance(span, (int, float)):
         raise ValueError(f"{span!r} is not a span: use seconds, or text such as '30s' or '5m'")
-    return float(span)
+    return float(span) if abs(span) <= MAX_SPAN_SECONDS else math.inf
 
 
 def _parse(text: str) -> float:
@@ -37,13 +49,21 @@ def instant(text: str, now: datetime) -> datetime:
     if words.lower() == "now":
         return now
     if words.lower().startswith("in "):
-        return now + timedelta(seconds=_parse(words[3:]))
+        return moved(now, seconds(words[3:]), text)
     try:
         return datetime.fromisoformat(words).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is not a time: use for example 2026-12-24T18:00+01:00 or 'in 5m'"
         ) from None
+
+
+def moved(time: datetime, by_seconds: float, said: str) -> datetime:
+    """The time so much later; ValueError about what was `said` if no calendar has it."""
+    try:
+        return time + timedelta(seconds=by_seconds)
+    except OverflowError:
+        raise ValueError(f"{said!r} is not a time: no calendar goes that far") from None
 
 
 def human(span_seconds: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from jobmesh.times import instant, seconds
+from jobmesh.times import instant, moved, seconds
 
 DEFAULT_NAMESPACE = "default"
 
@@ -109,11 +109,11 @@ def parse_past(text: str | None) -> datetime | None:
         return None
     now = datetime.now(UTC)
     try:
-        return now - timedelta(seconds=seconds(text))
+        span = seconds(text)
     except ValueError:
-        pass
+        span = None
     try:
-        return instant(text, now)
+        return instant(text, now) if span is None else moved(now, -span, text)
     except ValueError:
         raise ValueError(
             f"{text!r} is no time in the past: use for example 2h, or 2026-12-24T18:00+01:00"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from jobmesh import Retry
+from jobmesh.cli.options import parse_past
 from jobmesh.times import human, instant, seconds
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -31,6 +33,20 @@ def test_a_span_is_read(span: float | str | timedelta, expected: float) -> None:
 def test_what_is_no_span_is_refused_with_an_example(span: object) -> None:
     with pytest.raises(ValueError, match="is not a span: use"):
         seconds(span)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("span", [math.inf, math.nan, 10**400, "9" * 400 + "s", "99999999999w"])
+def test_a_span_that_nobody_lives_to_see_is_refused(span: float | str) -> None:
+    with pytest.raises(ValueError, match="is not a span: it is longer"):
+        seconds(span)
+
+
+@pytest.mark.parametrize("text", ["in 9000000d", "in 3652000d", "0001-01-01T00:00+14:00"])
+def test_a_time_that_no_calendar_has_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a (time|span)"):
+        instant(text, NOW)
+    with pytest.raises(ValueError, match="is no time in the past"):
+        parse_past(text.removeprefix("in "))
 
 
 def test_an_instant_is_iso_or_relative() -> None:
