@@ -50,6 +50,8 @@ def from_json(data: bytes, content_type: str = "") -> Any:
     """The JSON value that `data` spells; what it was said to be goes into the error."""
     try:
         return json.loads(data)
+    except RecursionError:
+        raise _too_deep() from None
     except ValueError as error:
         said = f" ({content_type})" if content_type else ""
         raise _wrong("", f"expected JSON, got other bytes{said}: {error}") from None
@@ -57,15 +59,20 @@ def from_json(data: bytes, content_type: str = "") -> Any:
 
 def value_from(data: bytes, kind: Any, content_type: str = "") -> Any:
     """JSON bytes as an instance of `kind`. No bytes are null, or a dataclass of defaults."""
-    if data:
+    if not data:
+        return build(kind, {} if _is_record(typing.get_origin(kind) or kind) else None)
+    try:
         return build(kind, from_json(data, content_type))
-    return build(kind, {} if _is_record(kind) else None)
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def to_json(value: Any) -> bytes:
     """`value` as compact JSON; dataclasses, enums, times and UUIDs included."""
     try:
         return _ENCODER.encode(value).encode()
+    except RecursionError:
+        raise OutputError("it is nested too deeply for JSON") from None
     except (TypeError, ValueError) as error:
         raise OutputError(str(error)) from None
 
@@ -108,10 +115,17 @@ def build(kind: Any, value: Any, path: str = "") -> Any:
 
 def _scalar(kind: type, value: Any, path: str) -> Any:
     if kind is float and type(value) is int:
-        return float(value)
+        return _as_float(value, path)
     if type(value) is not kind:
         raise _expected(_name(kind), value, path)
     return value
+
+
+def _as_float(value: int, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise _wrong(path, "expected float, got an integer beyond its range") from None
 
 
 def _text(kind: type, value: Any, path: str) -> Any:
@@ -145,6 +159,8 @@ def _generic(kind: Any, value: Any, path: str) -> Any:
         return _LISTS[origin](_items([element] * _length(value, path), value, path))
     if origin in (dict, Mapping):
         return _mapping(arguments, value, path)
+    if _is_record(origin):  # of a generic class, such as Page[int]
+        return _dataclass(origin, value, path, arguments)
     return value
 
 
@@ -173,8 +189,20 @@ def _tuple(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
 def _mapping(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
     if not isinstance(value, Mapping):
         raise _expected("object", value, path)
-    kind = arguments[1] if arguments else Any
-    return {key: build(kind, item, _join(path, str(key))) for key, item in value.items()}
+    key_kind, kind = arguments or (str, Any)
+    return {
+        _key(key_kind, key, path): build(kind, item, _join(path, str(key)))
+        for key, item in value.items()
+    }
+
+
+def _key(kind: Any, key: str, path: str) -> Any:
+    """JSON has texts for keys, whatever the annotation says."""
+    if kind is int:
+        if str(key).removeprefix("-").isdecimal():
+            return int(key)
+        raise _wrong(_join(path, str(key)), "expected an int for a key")
+    return build(kind, key, _join(path, str(key))) if kind in _TEXTS else key
 
 
 def _union(arguments: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -215,7 +243,7 @@ def _fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
     }
 
 
-def _dataclass(kind: type, value: Any, path: str) -> Any:
+def _dataclass(kind: type, value: Any, path: str, arguments: tuple[Any, ...] = ()) -> Any:
     if not isinstance(value, Mapping):
         raise _expected(f"object ({kind.__name__})", value, path)
     fields = _fields(kind)
@@ -225,11 +253,21 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
     for name, (_, required) in fields.items():
         if required and name not in value:
             raise _wrong(_join(path, name), f"missing, {kind.__name__} needs it")
-    built = {n: build(fields[n][0], item, _join(path, n)) for n, item in value.items()}
+    bound = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
+    kinds = {n: _bound(fields[n][0], bound) if bound else fields[n][0] for n in value}
+    built = {n: build(kinds[n], item, _join(path, n)) for n, item in value.items()}
     try:
         return kind(**built)
     except (TypeError, ValueError) as error:  # __post_init__ may check more
         raise _wrong(path, str(error)) from error
+
+
+def _bound(annotation: Any, arguments: Mapping[Any, Any]) -> Any:
+    """The annotation with what the parameters of its generic class stand for."""
+    if annotation in arguments:
+        return arguments[annotation]
+    inner = getattr(annotation, "__parameters__", ())
+    return annotation[tuple(arguments.get(one, Any) for one in inner)] if inner else annotation
 
 
 def _unknown(name: str, fields: Iterable[str]) -> str:
@@ -254,3 +292,7 @@ def _expected(what: str, value: Any, path: str) -> InputError:
 
 def _wrong(path: str, description: str) -> InputError:
     return InputError(f"{path or 'input'}: {description}")
+
+
+def _too_deep() -> InputError:
+    return _wrong("", "is nested too deeply")

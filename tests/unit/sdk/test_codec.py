@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
 import pytest
@@ -147,3 +147,53 @@ def test_a_declared_type_yields_that_type_or_an_input_error(value: object) -> No
     except InputError:
         return
     assert isinstance(built, (dict, list, int))
+
+
+DEEP = b"[" * 100_000
+
+
+@dataclass
+class Tree:
+    inner: Tree | None = None
+
+
+def test_what_is_nested_too_deeply_is_refused_like_any_wrong_input() -> None:
+    with pytest.raises(InputError, match="input: is nested too deeply"):
+        from_json(DEEP)
+    with pytest.raises(InputError, match="input: is nested too deeply"):
+        value_from(b'{"inner":' * 600 + b"null" + b"}" * 600, Tree)
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(OutputError, match="nested too deeply"):
+        to_json(value)
+
+
+def test_an_integer_beyond_floats_is_refused() -> None:
+    with pytest.raises(InputError, match="x: expected float, got an integer beyond"):
+        build(dict[str, float], {"x": 10**400})
+
+
+def test_keys_are_what_they_are_declared_to_be() -> None:
+    assert build(dict[int, str], {"1": "a", "-2": "b"}) == {1: "a", -2: "b"}
+    assert build(dict[date, int], {"2026-12-24": 1}) == {date(2026, 12, 24): 1}
+    with pytest.raises(InputError, match=r"by\.x: expected an int for a key"):
+        build(dict[int, str], {"x": "a"}, "by")
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
+    first: T | None = None
+    next: str = ""
+
+
+def test_a_generic_dataclass_is_built_for_what_it_is_of() -> None:
+    assert build(Page[int], {"items": [1], "first": 1}) == Page([1], 1)
+    assert build(Page[Size], {"items": [{"width": 1}]}) == Page([Size(1)])
+    assert build(Page, {"items": [1, "a"]}) == Page([1, "a"])
+    with pytest.raises(InputError, match=r"items\[0\]: expected int, got str"):
+        build(Page[int], {"items": ["a"]})
