@@ -115,6 +115,9 @@ class JobFailed(JobmeshError):
         why = f": {job.failure}" if job.failure else ""
         super().__init__(f"job {job.id} is {job.state}{why}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.job,))
+
 
 class WaitTimeout(JobmeshError, TimeoutError):
     """The job did not end in time. It goes on: this bounds only the wait."""

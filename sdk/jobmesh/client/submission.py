@@ -72,6 +72,9 @@ class EnqueueFailed(JobmeshError):  # noqa: N818 - named like the rest of the tr
             f"{len(failed)} of {len(acks)} jobs were not stored; the first: {failed[0].error}"
         )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.acks,))
+
 
 @dataclass(slots=True)
 class Key:

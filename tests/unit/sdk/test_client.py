@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from jobmesh import (
+    Ack,
     AsyncClient,
     InputError,
     JobFailed,
@@ -21,6 +23,8 @@ from jobmesh import (
     WaitTimeout,
     job,
 )
+from jobmesh.client import EnqueueFailed
+from jobmesh.client.convert import to_job
 from jobmesh.errors import (
     AlreadyExists,
     CallError,
@@ -28,6 +32,7 @@ from jobmesh.errors import (
     InvalidArgument,
     NotFound,
     Unavailable,
+    call_error,
 )
 from jobmesh.v1 import job_pb2, retry_pb2
 from jobmesh.v1.payload_pb2 import Payload
@@ -385,6 +390,23 @@ async def test_a_job_that_did_not_succeed_raises_with_its_failure(
         await handle.result(timeout=5)
     assert str(caught.value) == f"job {handle.id} is FAILED: ValueError: bad image"
     assert caught.value.job.state is JobState.FAILED
+
+
+def passed_on(error: Exception) -> Any:
+    return pickle.loads(pickle.dumps(error))  # noqa: S301 - it is our own
+
+
+def test_errors_pass_between_processes() -> None:
+    """As they do out of a ProcessPoolExecutor, which breaks if one cannot be unpickled."""
+    job = to_job(job_pb2.Job(id="j", state=job_pb2.JOB_STATE_FAILED))
+    failed = passed_on(JobFailed(job))
+    assert (str(failed), failed.job) == ("job j is FAILED", job)
+    acks = [Ack(id="j"), Ack(error=InputError("n: missing"))]
+    refused = passed_on(EnqueueFailed(acks))
+    assert [ack.ok for ack in refused.acks] == [True, False]
+    assert "1 of 2 jobs were not stored; the first: n: missing" in str(refused)
+    lost = passed_on(call_error("UNAVAILABLE", "away", reason="DRAINING"))
+    assert (type(lost), lost.reason, lost.message) == (Unavailable, "DRAINING", "away")
 
 
 async def test_waiting_is_bounded_and_the_job_goes_on(
