@@ -14,6 +14,7 @@ A worker is also given commands without any Python: `jobmesh worker --command 'w
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -38,12 +39,14 @@ def check_type(type: str) -> None:
         )
 
 
-def check_limits(type: str, timeout: float | None, capacity: object) -> None:
+def check_limits(type: str, timeout: object, capacity: object) -> None:
     """HandlerError for limits under which no attempt could run."""
     if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
         raise HandlerError(f"job {type!r}: capacity must be at least 1, not {capacity}")
-    if timeout is not None and not timeout > 0:
-        raise HandlerError(f"job {type!r}: timeout must be positive, not {timeout}")
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
+        raise HandlerError(
+            f"job {type!r}: timeout must be a positive number of seconds, not {timeout!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

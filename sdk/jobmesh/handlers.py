@@ -138,6 +138,9 @@ def job(
 
     `retries` (or `retry`) and `timeout` hold for jobs that say nothing themselves.
     """
+    if callable(type):  # else nothing would be decorated, and nothing said
+        name = getattr(type, "__name__", "the function")
+        raise HandlerError(f"@job above {name}: write @job(), or @job('its-type')")
 
     def decorate(function: Callable[P, R]) -> JobFunction[P, R]:
         name = type or function.__name__.replace("_", "-")
@@ -151,8 +154,11 @@ def job(
 def _check(spec: HandlerSpec) -> None:
     check_type(spec.type)
     check_limits(spec.type, spec.timeout, spec.capacity)
-    if spec.retries < 0:
-        raise HandlerError(f"job {spec.type!r}: retries must not be negative, not {spec.retries}")
+    retries: object = spec.retries
+    if not isinstance(retries, int) or retries < 0:
+        raise HandlerError(
+            f"job {spec.type!r}: retries must be a number, not negative: {retries!r}"
+        )
     if spec.retry is not None and spec.retries:
         raise HandlerError(f"job {spec.type!r}: give retry or retries, not both")
     asked = spec.asked_retry
@@ -239,7 +245,8 @@ def _import(module_name: str) -> object:
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
+        # The module itself or a package around it; what it imports may be called alike.
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise HandlerError(
                 f"cannot import app module {module_name!r}: "
                 "run from its folder, or put it on PYTHONPATH"

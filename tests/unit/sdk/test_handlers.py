@@ -42,6 +42,9 @@ def test_a_type_the_contract_forbids_is_refused(name: str) -> None:
         ({"retries": -1}, "negative"),
         ({"capacity": 0}, "capacity"),
         ({"timeout": 0}, "timeout"),
+        ({"timeout": "30s"}, "timeout must be a positive number of seconds, not '30s'"),
+        ({"timeout": float("inf")}, "timeout must be a positive number"),
+        ({"retries": "3"}, "retries must be a number, not negative: '3'"),
         ({"retries": 1, "retry": Retry.fixed()}, "not both"),
         ({"retries": 1000}, "at most 1000 attempts in all, not 1001"),
         ({"retry": Retry.fixed(attempts=1001)}, "at most 1000 attempts"),
@@ -51,6 +54,15 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any], why: str) -> None
     for decorate in (job("x", **wrong), App("demo").job("x", **wrong)):
         with pytest.raises(HandlerError, match=why):
             decorate(lambda: None)
+
+
+def test_a_decorator_without_parentheses_is_told_at_once() -> None:
+    def resize(n: int) -> int:
+        return n
+
+    for decorator in (job, App("demo").job):
+        with pytest.raises(HandlerError, match=r"@job above resize: write @job\(\)"):
+            decorator(resize)  # type: ignore[arg-type]
 
 
 def test_a_handler_asks_for_retries_in_short_or_in_full() -> None:
@@ -110,6 +122,9 @@ def test_a_missing_import_inside_the_module_is_not_disguised(module_folder: Path
     (module_folder / "broken_app.py").write_text("import no_such_library\n")
     with pytest.raises(HandlerError, match="no_such_library"):
         load_handlers("broken_app")
+    (module_folder / "absent_jobs.py").write_text("import absent\n")
+    with pytest.raises(HandlerError, match="No module named 'absent'"):
+        load_handlers("absent_jobs")
 
 
 def test_an_app_collects_what_it_decorated() -> None:
