@@ -64,19 +64,25 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
         hints = typing.get_type_hints(function)
     except NameError as error:
         raise HandlerError(f"handler {name}: cannot resolve an annotation: {error}") from error
-    contexts = [p for p in _named(function) if hints.get(p.name) is Context]
-    others = [p for p in _named(function) if hints.get(p.name) is not Context]
-    if len(contexts) > 1 or len([p for p in others if p.default is Parameter.empty]) > 1:
+    contexts = [p for p in _named(function) if _is_context(hints.get(p.name))]
+    others = [p for p in _named(function) if not _is_context(hints.get(p.name))]
+    required = [p for p in others if p.default is Parameter.empty]
+    if len(contexts) > 1 or len(required) > 1:
         raise HandlerError(
             f"handler {name}: takes at most an input and a parameter annotated jobmesh.Context"
         )
-    given = next(iter(others), None)
+    given = next(iter(required or others), None)
     return Parameters(
         input_name=given.name if given else None,
         input_kind=hints.get(given.name, Any) if given else Any,
         input_required=given is not None and given.default is Parameter.empty,
         context_name=contexts[0].name if contexts else None,
     )
+
+
+def _is_context(hint: Any) -> bool:
+    """`Context`, or `Context | None` of a function that is called without one, too."""
+    return hint is Context or set(typing.get_args(hint)) == {Context, type(None)}
 
 
 def _named(function: Callable[..., Any]) -> list[Parameter]:

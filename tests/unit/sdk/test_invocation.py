@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from jobmesh import (
@@ -140,6 +140,28 @@ def test_a_signature_with_two_inputs_is_refused(ctx: Context) -> None:
 
     with pytest.raises(HandlerError, match="at most an input and a parameter"):
         invoke(two.spec, b"1", "", ctx)
+
+
+def test_a_context_that_may_be_missing_is_given_all_the_same(ctx: Context) -> None:
+    @job("either")
+    def either(n: int, ctx: Context | None = None) -> int:
+        return n if ctx is None else ctx.attempt
+
+    @job("alone")
+    def alone(ctx: Optional[Context] = None) -> bool:  # noqa: UP045 - as users write it, too
+        return ctx is not None
+
+    assert either(7) == 7
+    assert invoke(either.spec, b"7", "", ctx).content == b"2"
+    assert invoke(alone.spec, b"", "", ctx).content == b"true"
+
+
+def test_the_input_goes_to_the_parameter_that_needs_it(ctx: Context) -> None:
+    @job("scale")
+    def scale(factor: int = 2, *, n: int) -> int:
+        return factor * n
+
+    assert invoke(scale.spec, b"4", "", ctx).content == b"8"
 
 
 def test_the_context_knows_its_last_attempt() -> None:
