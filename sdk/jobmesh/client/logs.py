@@ -40,9 +40,14 @@ class LogStream:
                         self._request.after_dispatch_no = line.dispatch_no
                         self._request.after_number = line.number
                         yield line
-                if self._request.once or await self._is_over():
+                if self._request.once:
                     return
-                await asyncio.sleep(next(self._pauses))  # a replica went: another one goes on
+                if await self._is_over():
+                    # It may have ended after the stream, which a replica that went cut short:
+                    # what came between is kept by now.
+                    self._request.once = True
+                else:
+                    await asyncio.sleep(next(self._pauses))
             except grpc.aio.AioRpcError as failure:
                 await self._pause(self._session.caller.explain(failure, STREAM_SECONDS))
             finally:
