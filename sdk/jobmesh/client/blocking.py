@@ -87,16 +87,17 @@ class LoopThread:
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """The items of an async iterator, one at a time."""
+        under_way: set[asyncio.Task[Any]] = set()
         try:
             while True:
                 try:
-                    item = self.run(_next(source))
+                    item = self.run(_next(source, under_way))
                 except StopAsyncIteration:
                     return
                 yield item
         finally:
             if self.running:
-                self.run(_close(source))
+                self.run(_close(source, under_way))
 
     def stop(self) -> None:
         """Ends the loop and the thread, and the waits of other threads. May be called twice."""
@@ -119,12 +120,24 @@ async def _end_all() -> None:
         await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
 
-async def _next(source: AsyncIterator[T]) -> T:
+async def _next(source: AsyncIterator[T], under_way: set[asyncio.Task[Any]]) -> T:
     # Not __anext__ itself: what run_coroutine_threadsafe takes must be a coroutine.
-    return await source.__anext__()
+    task = asyncio.current_task()
+    assert task is not None
+    under_way.add(task)
+    try:
+        return await source.__anext__()
+    finally:
+        under_way.discard(task)
 
 
-async def _close(source: AsyncIterator[T]) -> None:
+async def _close(source: AsyncIterator[T], under_way: set[asyncio.Task[Any]]) -> None:
+    """Ends the iterator. Who waited for its next item was interrupted: that has to end first."""
+    for task in under_way:
+        if not task.cancelling():  # a second time, it would cut its end short
+            task.cancel()
+    if under_way:
+        await asyncio.wait(under_way)
     close = getattr(source, "aclose", None)
     if close is not None:
         await close()

@@ -152,6 +152,37 @@ def test_a_closed_client_says_that_it_is(call: Callable[[Client], object]) -> No
         call(client)
 
 
+INTERRUPTED = """
+import asyncio, os, signal
+from jobmesh.client.blocking import LoopThread
+
+async def events():
+    try:
+        yield "first"
+        os.kill(os.getpid(), signal.SIGINT)  # while somebody waits for the next
+        await asyncio.Event().wait()
+    finally:
+        for _ in range(10):  # an end takes a while: batches under way, a stream to close
+            await asyncio.sleep(0)
+        print("ended")
+
+thread = LoopThread("test")
+try:
+    for event in thread.iterate(events()):
+        print(event)
+except KeyboardInterrupt:
+    print("interrupted")
+thread.stop()
+"""
+
+
+def test_ctrl_c_in_an_iterator_is_heard_when_its_stream_has_ended() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stdout.split(), ran.stderr) == (["first", "ended", "interrupted"], "")
+
+
 FORKS = """
 import os, signal, sys
 from jobmesh import Client
