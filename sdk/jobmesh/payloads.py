@@ -21,6 +21,8 @@ def encode_input(
     value: Any, function: JobFunction[..., Any] | None = None, content_type: str = ""
 ) -> Output:
     """`value` as it is sent; InputError if the handler `function` could not take it."""
+    if isinstance(value, Path) and not value.is_file():
+        raise InputError(f"input: {value} is not a file")
     try:
         payload = encode(value)
     except OutputError as error:

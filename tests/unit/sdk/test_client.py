@@ -445,7 +445,7 @@ async def test_large_inputs_and_files_are_uploaded(
 
 
 async def test_a_file_that_is_not_there_is_an_input_error(client: AsyncClient) -> None:
-    with pytest.raises(InputError, match="not a file"):
+    with pytest.raises(InputError, match="input: no-such-file is not a file"):
         await client.enqueue("echo", Path("no-such-file"))
 
 

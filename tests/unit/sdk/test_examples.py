@@ -63,3 +63,7 @@ def test_an_input_the_handler_cannot_take_is_refused_before_it_runs() -> None:
 
 def test_a_handler_can_be_called_directly_with_a_made_up_context() -> None:
     assert jobs.primes(jobs.Below(10), make_context()) == 4
+
+
+async def test_an_async_handler_can_be_run_in_an_async_test() -> None:
+    assert run_job(jobs.pause, {"seconds": 0}) == "paused 0 s"
