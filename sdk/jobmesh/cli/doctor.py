@@ -83,6 +83,8 @@ async def _asked(
         answer = await ask()
     except CallError as error:
         hint = f"look at: jobmesh logs {service}"
+        if error.reason == "UNREACHABLE":
+            hint = f"start what is down: jobmesh up; or {hint}"
         return Finding(service, False, f"{error.message} ({error.reason})", hint), None
     took = human(time.monotonic() - began)
     return Finding(service, True, f"answers at {address} in {took}"), answer

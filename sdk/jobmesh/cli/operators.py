@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobmesh.cli import connect, render
+from jobmesh.cli.failures import UNAVAILABLE, CommandError
 from jobmesh.cli.options import AsJson, OrchestratorAddress
 from jobmesh.cli.screen import Screen
+from jobmesh.errors import Unavailable
 from jobmesh.times import seconds
 
 if TYPE_CHECKING:
@@ -41,7 +43,14 @@ def drain(
         from jobmesh.client.operators import drain_worker
 
         span = None if grace is None else seconds(grace)
-        return await drain_worker(Caller(address, attempts=connect.ATTEMPTS), span)
+        caller = Caller(address, attempts=connect.ATTEMPTS, service="worker")
+        try:
+            return await drain_worker(caller, span)
+        except Unavailable as error:
+            if error.reason != "UNREACHABLE":
+                raise
+            hint = "a worker's address is in its log; those of pools: jobmesh logs workers"
+            raise CommandError(f"{error.message} ({error.reason})", hint, UNAVAILABLE) from None
 
     running = connect.run(run())
     Screen().note(f"{address} drains; {running} running")

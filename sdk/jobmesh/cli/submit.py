@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from jobmesh.cli import connect, render
-from jobmesh.cli.failures import FAILED
+from jobmesh.cli.failures import FAILED, OUT_OF_TIME, CommandError
 from jobmesh.cli.follow import follow
 from jobmesh.cli.inputs import Given, read_input
 from jobmesh.cli.job_options import (
@@ -41,7 +41,6 @@ from jobmesh.cli.retry_options import (
 )
 from jobmesh.cli.screen import Screen
 from jobmesh.cli.tie_options import AfterJobs, UniqueKey, parse_after, parse_unique
-from jobmesh.errors import WaitTimeout
 from jobmesh.times import human, instant, seconds
 
 if TYPE_CHECKING:
@@ -229,11 +228,16 @@ async def _wait(
         screen.message(job.message)
     else:
         screen.note(f"job {handle.id}")
+        on = f"it goes on: jobmesh watch {handle.id}"
         try:
             async with asyncio.timeout(limit):
                 await follow(client, [handle.id], screen, screen.err)
         except TimeoutError:
-            raise WaitTimeout(f"job {handle.id} did not end within {limit:g} s") from None
+            text = f"job {handle.id} did not end within {limit:g} s"
+            raise CommandError(text, on, OUT_OF_TIME) from None
+        except asyncio.CancelledError:  # by Ctrl-C
+            screen.note(on)
+            raise
         job = await handle.get(full=True)
         screen.note(summary(job))
         if job.state == "SUCCEEDED":

@@ -74,8 +74,12 @@ def _unpacked(status: status_pb2.Status) -> Iterator[Message]:
 
 
 def _unreachable(text: str, address: str, service: str, variable: str) -> CallError:
-    lost = "failed to connect" not in text
-    what = f"lost the connection to {address}" if lost else f"no {service} answers at {address}"
+    if "failed to connect" in text:
+        what = f"no {service} answers at {address}"
+    elif "errors resolving" in text:
+        what = f"{address} is not an address: there is no such host, or port"
+    else:
+        what = f"lost the connection to {address}"
     metadata = {"variable": variable}
     return call_error("UNAVAILABLE", what, reason=UNREACHABLE, metadata=metadata)
 

@@ -111,6 +111,14 @@ async def test_doctor_misses_each_scheduler_that_is_away(
     found = [(line["ok"], line["detail"]) for line in ill.lines if line["part"] == "scheduler"]
     assert [ok for ok, _ in found] == [False, True]
     assert "no scheduler answers at 127.0.0.1:1" in found[0][1]
+    hints = [line["hint"] for line in ill.lines if not line["ok"]]
+    assert hints == ["start what is down: jobmesh up; or look at: jobmesh logs scheduler"]
+
+
+async def test_drain_of_nobody_speaks_of_a_worker(run: Run) -> None:
+    ran = await run("drain", "127.0.0.1:1")
+    assert ran.code == 3
+    assert ran.err.startswith("error: no worker answers at 127.0.0.1:1 (UNREACHABLE) — a worker's")
 
 
 async def test_doctor_waits_for_the_verdict_on_a_worker_that_just_starts(

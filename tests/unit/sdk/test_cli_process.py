@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 
 from jobmesh.v1.job_pb2 import JobSpec
@@ -69,3 +70,22 @@ async def test_a_reader_that_leaves_early_is_no_error(address: str, mesh: Memory
     )
     out, err = await process.communicate()
     assert (out, err) == (b"{", b"")
+
+
+async def test_ctrl_c_ends_the_wait_and_says_that_the_job_goes_on(
+    address: str, mesh: MemoryMesh
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "jobmesh.cli", "submit", "echo", "--wait"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": "gen:sdk:deploy", "JOBMESH_ADDRESS": address},
+    )
+    assert process.stderr is not None
+    while b"SCHEDULED" not in await process.stderr.readline():
+        pass  # once it is followed
+    process.send_signal(signal.SIGINT)
+    out, err = await process.communicate()
+    (job_id,) = mesh.records
+    said = f"it goes on: jobmesh watch {job_id}\n"
+    assert (process.returncode, out, err.decode()) == (130, b"", said)

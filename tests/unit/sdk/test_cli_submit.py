@@ -109,7 +109,7 @@ async def test_a_job_that_fails_ends_the_command_with_1(run: Run, mesh: MemoryMe
 async def test_a_wait_has_an_end(run: Run) -> None:
     ran = await run("submit", "echo", "--wait-timeout", "100ms")
     assert ran.code == 4
-    assert "did not end within 0.1 s" in ran.err
+    assert "did not end within 0.1 s — it goes on: jobmesh watch " in ran.err
 
 
 async def test_inputs_come_from_files_and_from_stdin(

@@ -358,6 +358,9 @@ async def test_nobody_there_is_said_plainly() -> None:
             await client.types()
     assert str(caught.value).startswith("no mesh answers at 127.0.0.1:1 (UNREACHABLE)")
     assert "jobmesh up" in caught.value.hint
+    async with AsyncClient("localhost:port", attempts=1) as client:
+        with pytest.raises(Unavailable, match="localhost:port is not an address"):
+            await client.types()
 
 
 async def test_every_call_has_a_deadline(address: str, mesh: MemoryMesh) -> None:
