@@ -101,7 +101,7 @@ class Canaries:
             ref=ref,
             namespace=NAMESPACE,
             type="hop",
-            input={"ledger": self._ledger},
+            input={"ledger": self._ledger, "tag": ref},
             key=self._key(ref, shards),
         )
         line = {"fault": fault.number, "kind": fault.kind, "when": when, "where": where, "ref": ref}

@@ -7,7 +7,8 @@ Invariants by their numbers, and where they are looked at:
     I1  I2   one row per acknowledged submission and key, none per refused one     client_rules
     I3  I4   one end, versions without gap, legal steps, row = last event          job_rules
     I5  I15  fences grow by claims; a dispatch starts once; nothing undispatched   job_rules
-    I6-I9    the result, the fenced effect and the output are of one attempt       job_rules
+    I6-I9    the result, the fenced effect and the output are of one attempt,      job_rules
+             which was given its own job's input
     I10      nothing is due, begins or expires before its time                     job_rules
     I11      cancels: the answer is the end; nobody else ends so                   client_rules
     I12      attempts are counted; failed only when the handler did, or workers    job_rules
@@ -46,6 +47,7 @@ CHECKS: tuple[Callable[[Evidence], Violations], ...] = (
     job_rules.check_events,
     job_rules.check_effects,
     job_rules.check_inputs,
+    job_rules.check_given,
     job_rules.check_times,
     job_rules.check_attempts,
     job_rules.check_final,
@@ -123,6 +125,9 @@ def _unproven(evidence: Evidence) -> Iterator[str]:
     for name, is_answered in answered.items():
         if not is_answered:
             yield f"{name}: none was answered in full"
+    runs = [run for runs in evidence.ledger.runs.values() for run in runs.values()]
+    if "shards" in evidence.plan and not any(run.input for run in runs):
+        yield "no handler told what it was given"
     used = {row.shard for row in evidence.rows}
     if len(used) < evidence.plan.get("shards", 0):
         yield f"only {len(used)} of {evidence.plan['shards']} shards have jobs"

@@ -19,6 +19,7 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1.payload_pb2 import Payload
 
 from tests.chaos.history import FAIL, OK, UNKNOWN, Journal, now, outcome_of
+from tests.chaos.ledger import digest
 from tests.chaos.orders import Order
 
 CALL_SECONDS = 5.0
@@ -223,6 +224,7 @@ class ChaosClient:
             said |= {"key": order.key, "type": order.type, "attempts": order.attempts}
             said |= {"lot": order.labels.get("lot", "")}
             said |= {"delay": order.delay, "expire_after": order.expire_after}
+            said |= {"input": digest(order.input)}
             said |= {"fails": order.input.get("fails", 0), "expires": bool(order.expire_after)}
         self._journal.write(**said, **fields)
 

@@ -187,6 +187,22 @@ def check_inputs(evidence: Evidence) -> Violations:
             yield Violation("I26", "lost", text, row.id)
 
 
+def check_given(evidence: Evidence) -> Violations:
+    """I26, I8: whatever ran was given what its job was submitted with, and nobody else's input."""
+    orders = {op["ref"]: op for op in reversed(evidence.history) if op["op"] == "enqueue"}
+    made = {op["name"]: op for op in evidence.history if op["op"] == "schedule.create"}
+    names = {schedule["id"]: schedule["name"] for schedule in evidence.schedules}
+    for row in evidence.rows:
+        if row.schedule is not None:
+            order = made.get(names.get(row.schedule, ""), {})
+        else:
+            order = orders.get(row.ref, {})
+        for fence, run in evidence.ledger.of(row.id).items():
+            if run.input != order.get("input", run.input):
+                text = f"dispatch {fence} was given another input than its job was submitted with"
+                yield Violation("I8", "double", text, row.id)
+
+
 def check_times(evidence: Evidence) -> Violations:
     """I10: what was to begin later is due later, and what may expire has had its time."""
     firsts: dict[str, Mapping[str, Any]] = {}

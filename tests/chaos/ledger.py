@@ -4,8 +4,9 @@ One file, opened with O_APPEND by every process that runs handlers. A line short
 appended in one piece and no process ever holds a lock, so a process that is frozen or killed in the
 middle disturbs nobody, and the order of lines is one that all processes agree on.
 
-    S <job> <fence> <attempt> <pid> <worker pid> <seconds>      a handler began
-    E <job> <fence> <attempt> <pid> <worker pid> <seconds> <outcome>      done | fail | stop
+    S <job> <fence> <attempt> <pid> <worker pid> <seconds> <digest>      a handler began, with this
+                                                                         input
+    E <job> <fence> <attempt> <pid> <worker pid> <seconds> <outcome>     done | fail | stop
 
 That order is what makes a *fenced* resource out of the same lines: one that takes an effect only
 from the highest fence it has met. `read_ledger` plays it. An effect it refuses is the effect of a
@@ -14,18 +15,29 @@ zombie: an attempt that went on after a later one had begun.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 DONE, FAIL, STOP = "done", "fail", "stop"
 
 
-def append(path: str, kind: str, job: str, fence: int, attempt: int, outcome: str = "") -> None:
-    """One line from inside a handler."""
-    words = [kind, job, fence, attempt, os.getpid(), os.getppid(), f"{time.time():.6f}", outcome]
+def digest(given: Mapping[str, Any]) -> str:
+    """What an input comes down to: the same for who sent it and for the handler that got it. What
+    is left out and what is said to be nothing are the same.
+    """
+    said = json.dumps({name: value for name, value in given.items() if value}, sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def append(path: str, kind: str, job: str, fence: int, attempt: int, word: str) -> None:
+    """One line from inside a handler; its last word is the digest of its input, or its outcome."""
+    words = [kind, job, fence, attempt, os.getpid(), os.getppid(), f"{time.time():.6f}", word]
     line = " ".join(str(word) for word in words).rstrip() + "\n"
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -46,6 +58,8 @@ class Run:
     began: float
     ended: float | None = None
     outcome: str = ""
+    input: str = ""
+    """The digest of what its handler was given."""
     starts: int = 1
     is_zombie: bool = False
     """A later fence had begun when it ended: the fenced resource refused its effect, if any."""
@@ -83,7 +97,9 @@ def parse(lines: Iterable[str]) -> Ledger:
             if fence in runs:
                 runs[fence].starts += 1
             else:
-                runs[fence] = Run(job, fence, int(attempt), int(pid), int(worker), float(at))
+                run = Run(job, fence, int(attempt), int(pid), int(worker), float(at))
+                run.input = rest[0] if rest else ""
+                runs[fence] = run
         elif fence in runs:
             _end(ledger, runs[fence], float(at), rest[0] if rest else "", highest[job])
     return ledger

@@ -28,6 +28,7 @@ from jobmesh.errors import JobmeshError
 from services.mesh.testing.waiting import eventually
 from tests.chaos.clients import ChaosClient, Ring, connect
 from tests.chaos.history import Journal, now
+from tests.chaos.ledger import digest
 from tests.chaos.orders import MIX, Order, OrderBook
 from tests.chaos.watchers import TERMINAL, Watcher
 
@@ -162,12 +163,12 @@ class Load:
         """Create or pause a schedule; both may be repeated until somebody answers."""
         ring = self._ring(0)
         deadline = now() + _PATIENCE_SECONDS
+        said = {"ledger": self._ledger, "tag": name}
         while True:
             begin = now()
             schedules = ring.client.schedules
             try:
                 if what == "create":
-                    said = {"ledger": self._ledger}
                     options: dict[str, Any] = {"every": 1, "catch_up": "all"}
                     await schedules.create(name, "tick", said, namespace=NAMESPACES[0], **options)
                 else:
@@ -179,7 +180,7 @@ class Load:
                 await asyncio.sleep(0.5)
             else:
                 fields = {"name": name, "begin": begin, "end": now(), "outcome": "ok"}
-                self._history.write(op=f"schedule.{what}", **fields)
+                self._history.write(op=f"schedule.{what}", **fields, input=digest(said))
                 return
 
     # --- watching

@@ -78,7 +78,7 @@ class OrderBook:
     def _order(self, kind: str, namespace: str, lot: str) -> Order:
         self._count += 1
         ref, draw = f"r{self._count}", self._random.uniform
-        said: dict[str, Any] = {"ledger": self._ledger}
+        said: dict[str, Any] = {"ledger": self._ledger, "tag": ref}
         base: dict[str, Any] = {
             "kind": kind,
             "ref": ref,

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobmesh import Context, job
@@ -32,13 +32,15 @@ class Order:
     size: int = 0
     #: Makes the input large.
     padding: str = ""
+    #: Makes it unlike any other.
+    tag: str = ""
 
 
 @contextmanager
 def _entered(order: Order, ctx: Context) -> Iterator[None]:
     outcome = ledger.STOP
     me = (ctx.job_id, ctx.dispatch_no, ctx.attempt)
-    ledger.append(order.ledger, "S", *me)
+    ledger.append(order.ledger, "S", *me, ledger.digest(asdict(order)))
     try:
         yield
         outcome = ledger.DONE

@@ -50,6 +50,7 @@ class Story:
         said: dict[str, Any] = {"op": "enqueue", "client": "c0", "ref": f"ref-{name}"}
         said |= {"outcome": outcome}
         said |= {"namespace": "blue", "attempts": 1, "fails": 0, "expires": False, "lot": "lot"}
+        said |= {"input": f"input-{name}"}
         self.evidence.history.append({**said, "job": name, **fields})
 
     def op(self, op: str, name: str, **fields: Any) -> None:
@@ -57,9 +58,11 @@ class Story:
         self.evidence.history.append({**said, **fields})
 
     def write(self, text: str) -> None:
-        """Lines for the ledger: `S job fence` or `E job fence outcome`, in order."""
+        """Lines for the ledger: `S job fence [digest]` or `E job fence outcome`, in order."""
         for line in text.strip().splitlines():
             kind, job, fence, *rest = line.split()
+            if kind == "S" and not rest:
+                rest = [f"input-{job}"]
             at = f"{BEGAN + 10 + len(self._lines)}"
             claims = (e for e in self.evidence.events.get(job, ()) if e.fence == int(fence))
             attempt = next((str(claim.attempt) for claim in claims), fence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from services.mesh.testing.faults import FaultProxy, Link
 from tests.chaos import __main__ as command
 from tests.chaos.checker import check
 from tests.chaos.evidence import FILES, Evidence
+from tests.chaos.ledger import digest
 from tests.chaos.links import Links
 from tests.chaos.run import Run
 from tests.chaos.strikes import Strikes
@@ -139,6 +141,22 @@ BROKEN: dict[str, tuple[Break, tuple[str, str]]] = {
     "an attempt was counted otherwise than it ran": (_event("b", 5, attempt=2), ("I12", "other")),
     "its key was lost": (lambda s: s.job("x", key="k"), ("I2", "other")),
     "it is of another type": (lambda s: s.job("x", type="nap"), ("I2", "other")),
+    "it ran with the input of another job": (
+        lambda s: s.job("x", ledger="S x 1 input-a\nE x 1 done"),
+        ("I8", "double"),
+    ),
+    "an attempt that did not commit ran with the input of another job": (
+        lambda s: s.job("x", RESCUED, ledger="S x 1 input-a\nS x 2\nE x 2 done"),
+        ("I8", "double"),
+    ),
+    "a handler does not say what it was given": (
+        lambda s: s.job("x", input="input", ledger="S x 1\nE x 1 done"),
+        ("I8", "double"),
+    ),
+    "a job of a schedule ran with the input of another": (
+        lambda s: s.evidence.history[2].update(input="input-of-ticks"),
+        ("I8", "double"),
+    ),
     "its input was cut short": (
         lambda s: [s.change("a", input_ref=_INPUT), _store(s, role="input", size=3)],
         ("I26", "lost"),
@@ -238,6 +256,23 @@ def test_a_fault_that_met_nothing_has_not_fired(story: Story, detail: dict[str, 
 def test_work_that_was_never_acknowledged_proves_nothing(story: Story) -> None:
     story.tell("x", "unknown", job="", kind="large")
     assert check(story.evidence).invalid == ["enqueue of large: none was answered in full"]
+
+
+def test_handlers_that_tell_nothing_of_their_inputs_prove_nothing(story: Story) -> None:
+    story.evidence.plan = {"shards": 1}
+    for op in story.evidence.history:
+        op.pop("input", None)
+    for runs in story.evidence.ledger.runs.values():
+        for run in runs.values():
+            run.input = ""
+    assert check(story.evidence).invalid == ["no handler told what it was given"]
+
+
+def test_an_input_comes_down_to_the_same_on_both_ends() -> None:
+    sent = {"ledger": "/tmp/effects.log", "tag": "r1", "seconds": 0.1}
+    got = json.loads(json.dumps(sent)) | {"fails": 0, "padding": ""}
+    assert digest(sent) == digest(got)
+    assert digest(sent) != digest({**sent, "tag": "r2"})
 
 
 def test_a_shard_without_jobs_proves_nothing(story: Story) -> None:
