@@ -245,12 +245,12 @@ class Strikes:
         passed = link.passed
         said = fault.options
         seconds, size = said.get("delay", 0.0), said.get("bytes", 0)
-        link.become(_LINKS[fault.verb], seconds=seconds, bytes_=size)
+        layer = link.lay(_LINKS[fault.verb], seconds=seconds, bytes_=size)
         try:
             yield
         finally:
-            detail |= {"passed": link.passed - passed, "met": link.met}
-            link.become(Link.PASS)
+            detail |= {"passed": link.passed - passed, "met": layer.met}
+            link.lift(layer)
 
     def _in_use(self, planned: tuple[str, str]) -> tuple[str, str]:
         """The link that is meant; if nothing was sent there lately, the one of the same caller that
@@ -265,15 +265,13 @@ class Strikes:
     @asynccontextmanager
     async def _partition(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
         await _aside(self._name_worker, fault.target, detail)
-        links = self._links.of(fault.target)
-        for link in links:
-            link.become(Link.HOLD)
+        layers = [(link, link.lay(Link.HOLD)) for link in self._links.of(fault.target)]
         try:
             yield
         finally:
-            detail["met"] = sum(link.met for link in links)
-            for link in links:
-                link.become(Link.PASS)
+            detail["met"] = sum(layer.met for _, layer in layers)
+            for link, layer in layers:
+                link.lift(layer)
         self._look(fault.target, detail)
         await self._ready(fault.target)
 

@@ -1,11 +1,15 @@
-"""A TCP proxy that misbehaves on command: for faults of one link only."""
+"""A TCP proxy that misbehaves on command: for faults of one link only.
+
+Faults are layers: several may lie on a link at once, and each is taken away alone. Then what any of
+them holds is held, what any of them cuts is cut; delays add up, and the narrowest throttle counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
@@ -55,13 +59,25 @@ class Tap(Protocol):
 
 
 @dataclass(slots=True, eq=False)
+class Layer:
+    """One fault on a link."""
+
+    link: Link
+    seconds: float = 0.0
+    bytes_: int = 0
+    met: int = 0
+    """What it has met so far: pieces that were sent, connections that were cut."""
+
+
+@dataclass(slots=True, eq=False)
 class _Connection:
     """One client and its connection to the server."""
 
     to_client: asyncio.StreamWriter
     to_server: asyncio.StreamWriter
     edit: Callable[[bytes], bytes] | None = None
-    answered: int = 0
+    answered: dict[Layer, int] = field(default_factory=dict)
+    """Bytes since a layer that counts them is there."""
 
     def abort(self) -> None:
         self.to_client.transport.abort()
@@ -74,17 +90,13 @@ class FaultProxy:
     def __init__(self, upstream_port: int, tap: Tap | None = None) -> None:
         self._upstream_port = upstream_port
         self._tap = tap
-        self._link = Link.PASS
-        self._seconds = 0.0
-        self._bytes = 0
+        self._layers: list[Layer] = []
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._pipes: set[asyncio.Task[None]] = set()
         self._connections: set[_Connection] = set()
         self.passed = 0
         """Bytes handed on so far, both ways."""
-        self.met = 0
-        """What the present behaviour has met: pieces that were sent, connections that were cut."""
         self.last_met = 0.0
         """When something was sent last, by the loop's clock."""
 
@@ -97,17 +109,37 @@ class FaultProxy:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def become(self, link: Link, *, seconds: float = 0.0, bytes_: int = 0) -> None:
-        """Behave like this from now on, towards old connections and new ones."""
-        self._link, self._seconds, self._bytes = link, seconds, bytes_
-        self.met = len(self._connections) if link is Link.CUT else 0
+    def become(self, link: Link, *, seconds: float = 0.0, bytes_: int = 0) -> Layer:
+        """Behave like this and in no other way from now on, to old connections and new ones."""
+        for layer in tuple(self._layers):
+            self.lift(layer)
+        return self.lay(link, seconds=seconds, bytes_=bytes_)
+
+    def lay(self, link: Link, *, seconds: float = 0.0, bytes_: int = 0) -> Layer:
+        """Behave like this, too, until that layer is lifted."""
+        layer = Layer(link, seconds, bytes_)
+        self._layers.append(layer)
+        self._tell_those_who_wait()
+        if link is Link.CUT:
+            layer.met = len(self._connections)
+            for connection in tuple(self._connections):
+                connection.abort()
+        return layer
+
+    def lift(self, layer: Layer) -> None:
+        """Take one layer away; the others stay."""
+        self._layers.remove(layer)
+        for connection in self._connections:
+            connection.answered.pop(layer, None)
+        self._tell_those_who_wait()
+
+    def _tell_those_who_wait(self) -> None:
         # Whoever waits looks again; those who come later wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
-        for connection in tuple(self._connections):
-            connection.answered = 0
-            if link is Link.CUT:
-                connection.abort()
+
+    def _of(self, *links: Link) -> list[Layer]:
+        return [layer for layer in self._layers if layer.link in links]
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -128,8 +160,9 @@ class FaultProxy:
         await asyncio.sleep(0)  # aborted transports close in the loop's next turn
 
     async def _accept(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
-        if self._link is Link.CUT:
-            self.met += 1
+        if cuts := self._of(Link.CUT):
+            for layer in cuts:
+                layer.met += 1
             answer.transport.abort()
             return
         # Until both sides are there it is ended like a pipe: its client may be gone already.
@@ -167,21 +200,20 @@ class FaultProxy:
             connection.abort()
 
     async def _hand_on(self, chunk: bytes, connection: _Connection, asking: bool) -> None:
-        self.met += 1
+        for layer in self._layers:
+            layer.met += 1
         self.last_met = asyncio.get_running_loop().time()
         await self._held(asking)
-        if self._link in _SWALLOWS[asking]:
+        if self._of(*_SWALLOWS[asking]):
             return
         if not asking:
-            connection.answered += len(chunk)
-            if self._link is Link.CUT_AFTER and connection.answered > self._bytes:
-                raise ConnectionResetError
+            self._count(connection, len(chunk))
             chunk = connection.edit(chunk) if connection.edit else chunk
         sink = connection.to_server if asking else connection.to_client
-        if self._link is Link.DELAY:
-            await asyncio.sleep(self._seconds)
-        while self._link is Link.THROTTLE and chunk:
-            size = max(1, self._bytes // _SLICES_PER_SECOND)
+        if delays := self._of(Link.DELAY):
+            await asyncio.sleep(sum(layer.seconds for layer in delays))
+        while chunk and (throttles := self._of(Link.THROTTLE)):
+            size = max(1, min(layer.bytes_ for layer in throttles) // _SLICES_PER_SECOND)
             sink.write(chunk[:size])
             self.passed += len(chunk[:size])
             chunk = chunk[size:]
@@ -190,6 +222,13 @@ class FaultProxy:
         self.passed += len(chunk)
         await sink.drain()
 
+    def _count(self, connection: _Connection, size: int) -> None:
+        """Answers on their way to the client; ConnectionResetError if they are too many."""
+        for layer in self._of(Link.CUT_AFTER):
+            connection.answered[layer] = connection.answered.get(layer, 0) + size
+            if connection.answered[layer] > layer.bytes_:
+                raise ConnectionResetError
+
     async def _held(self, asking: bool) -> None:
-        while self._link in _HOLDS[asking]:
+        while self._of(*_HOLDS[asking]):
             await self._changed.wait()

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from tests.chaos.checker import check
 from tests.chaos.evidence import FILES, Evidence
 from tests.chaos.ledger import digest
 from tests.chaos.links import Links
+from tests.chaos.plan import Fault
 from tests.chaos.run import Run
 from tests.chaos.strikes import Strikes
 from tests.unit.chaos.story import BEGAN, RESCUED, Story
@@ -347,6 +349,12 @@ def test_a_folder_that_holds_a_run_is_not_used_again(
 
 # --- links
 
+_HELD = ("hold.link", "enqueue>orchestrator")
+
+
+class _NoCrew:
+    names: tuple[str, ...] = ()
+
 
 async def test_a_link_counts_what_its_fault_met() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -356,16 +364,39 @@ async def test_a_link_counts_what_its_fault_met() -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server, FaultProxy(server.sockets[0].getsockname()[1]) as link:
-        link.become(Link.DELAY)
-        assert link.met == 0
+        delay = link.lay(Link.DELAY)
+        assert delay.met == 0
         reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
         writer.write(b"x")
         assert await reader.read(1) == b"x"
-        assert link.met == 2
-        link.become(Link.CUT)
-        assert link.met == 1
+        assert delay.met == 2
+        assert link.lay(Link.CUT).met == 1
         writer.close()
         await asyncio.sleep(0.05)
+
+
+def _breaking(number: int, kind: str, target: str) -> Fault:
+    return Fault(number, 0.0, kind, target, 1.0)
+
+
+@pytest.mark.parametrize(
+    "other", [_breaking(1, "partition.orchestrator", "orchestrator"), _breaking(1, *_HELD)]
+)
+async def test_two_faults_of_one_link_do_not_undo_each_other(other: Fault) -> None:
+    """Both hold it: when the first one ends, it is still held."""
+    links, nobody = Links(), cast(Any, None)
+    links._proxies["enqueue", "orchestrator"] = link = FaultProxy(1)
+    link.last_met = asyncio.get_running_loop().time()
+    strikes = Strikes(nobody, cast(Any, _NoCrew()), links, nobody)
+    first = strikes.strike(_breaking(0, *_HELD), {})
+    second = strikes.strike(other, {})
+    await first.__aenter__()
+    await second.__aenter__()
+    await first.__aexit__(None, None, None)
+    assert [layer.link for layer in link._layers] == [Link.HOLD]
+    with suppress(AttributeError):  # a partition looks after its unit, of which there is none here
+        await second.__aexit__(None, None, None)
+    assert link._layers == []
 
 
 async def test_an_idle_link_is_not_struck() -> None:

@@ -119,3 +119,42 @@ async def test_a_reset_link_refuses_old_and_new_connections(proxy: FaultProxy, p
         assert await asyncio.wait_for(fresh.read(1), 5) == b""
     writer.transport.abort()
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("first_to_go", [0, 1])
+async def test_a_layer_is_lifted_alone(
+    proxy: FaultProxy, pipe: Pipe, heard: list[bytes], first_to_go: int
+) -> None:
+    reader, writer = pipe
+    layers = [proxy.lay(Link.HOLD), proxy.lay(Link.HOLD_REQUESTS)]
+    writer.write(b"again")
+    proxy.lift(layers.pop(first_to_go))
+    assert await _silent(reader)
+    assert heard == [b"hello"]
+    proxy.lift(layers.pop())
+    assert await asyncio.wait_for(reader.readexactly(5), 5) == b"again"
+
+
+async def test_layers_act_together(proxy: FaultProxy, pipe: Pipe) -> None:
+    reader, writer = pipe
+    clock = asyncio.get_running_loop().time
+    slow = [proxy.lay(Link.DELAY, seconds=0.05), proxy.lay(Link.DELAY, seconds=0.1)]
+    begin = clock()
+    writer.write(b"again")
+    assert await asyncio.wait_for(reader.readexactly(5), 5) == b"again"
+    assert clock() - begin >= 0.3
+    assert [layer.met for layer in slow] == [2, 2]
+
+
+async def test_bytes_are_counted_for_each_layer_by_itself(proxy: FaultProxy, pipe: Pipe) -> None:
+    reader, writer = pipe
+    proxy.lay(Link.CUT_AFTER, bytes_=8)
+    writer.write(b"again")
+    assert await asyncio.wait_for(reader.readexactly(5), 5) == b"again"
+    later = proxy.lay(Link.CUT_AFTER, bytes_=2)
+    writer.write(b"ab")
+    assert await asyncio.wait_for(reader.readexactly(2), 5) == b"ab"
+    proxy.lift(later)
+    writer.write(b"cd")
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await asyncio.wait_for(reader.readexactly(2), 5)
