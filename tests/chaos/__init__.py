@@ -2,6 +2,7 @@
 
     run         one run from nothing to a verdict: mesh, crew, load, nemesis, settle, dump, check
     load        clients that submit, cancel, read and watch; all they saw is a history (JSONL)
+                (orders: what is asked for;  clients: what each does;  calls: one line per call)
     apps/       the handlers they call; each leaves lines in the effect ledger
     ledger      what handlers did, outside the mesh: raw, and as a fenced resource sees it
     links       fault proxies on every link of the mesh;  broker: a tap that reads NATS frames

@@ -12,7 +12,8 @@ from typing import Any
 
 from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
-from tests.chaos.clients import ChaosClient, Ring, connect
+from tests.chaos.calls import Ring, connect
+from tests.chaos.clients import ChaosClient
 from tests.chaos.history import Journal, now
 from tests.chaos.orders import Order
 from tests.chaos.plan import Fault

@@ -21,6 +21,8 @@ Invariants by their numbers, and where they are looked at:
     I27 I28  no lock is left behind; no process ended by itself                    here
     I30      every planned kind of fault fired while work was in flight, and had   here
              an effect; every kind of work was done
+    I31      nobody is released before all of its parents have ended as it asked;  tie_rules
+             who ends because of a parent does as it said, and after it
 
 Measured and reported, not judged here: I23-I25 (`recovery`). Not observed: I14, I20, I21, I29 (the
 load uses no limits, moves no buckets and has no quotas), and what logs say (I28). One by one, with
@@ -31,11 +33,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import client_rules, job_rules
+from tests.chaos import client_rules, job_rules, tie_rules
 from tests.chaos.evidence import Evidence
 from tests.chaos.history import OK
 from tests.chaos.ledger import Run
@@ -56,6 +58,7 @@ CHECKS: tuple[Callable[[Evidence], Violations], ...] = (
     client_rules.check_reads,
     client_rules.check_schedules,
     client_rules.check_watches,
+    tie_rules.check_dependencies,
 )
 
 
@@ -66,7 +69,7 @@ def check(evidence: Evidence) -> Verdict:
     zombies = evidence.ledger.zombies
     return Verdict(
         violations=violations,
-        invalid=[*evidence.missing, *_uncovered(evidence), *_unproven(evidence)],
+        invalid=[reason for look in COVERAGE for reason in look(evidence)],
         jobs=len(evidence.rows),
         zombies=len(zombies),
         fenced=sum(_is_fenced(evidence, run) for run in zombies),
@@ -137,6 +140,19 @@ def _unproven(evidence: Evidence) -> Iterator[str]:
         yield "nobody watched"
     if opened - live:
         yield f"{len(opened - live)} watchers never were live"
+
+
+def _missing(evidence: Evidence) -> list[str]:
+    return evidence.missing
+
+
+#: Why a run proves nothing.
+COVERAGE: tuple[Callable[[Evidence], Iterable[str]], ...] = (
+    _missing,
+    _uncovered,
+    _unproven,
+    tie_rules.unproven,
+)
 
 
 def main() -> int:

@@ -9,11 +9,13 @@ from typing import Any
 
 from tests.chaos.evidence import Event, Evidence, Row
 from tests.chaos.history import FAIL, OK
-from tests.chaos.job_rules import CANCELLED, EXPIRED, TERMINAL
+from tests.chaos.job_rules import CANCELLED, EXPIRED, PARENT_FAILED, TERMINAL
 from tests.chaos.verdict import Violation, Violations
 
 #: A schedule may be so late with a nominal time when it is paused.
 SCHEDULE_SLACK_SECONDS = 3.0
+#: Why another content under a known key is refused.
+CONFLICT = "IDEMPOTENCY_CONFLICT"
 
 
 def check_submissions(evidence: Evidence) -> Violations:
@@ -40,6 +42,9 @@ def _submission(ref: str, ops: list[dict[str, Any]], rows: list[Row]) -> Violati
         yield Violation("I1", "lost", f"{ref} was acknowledged and is in no shard", job)
     if len(told) > 1:
         yield Violation("I2", "twins", f"{ref} was acknowledged as {sorted(told)}", min(told))
+    if any(op.get("reason") == CONFLICT for op in ops):
+        text = f"{ref} was sent again as it was, and refused as something else"
+        yield Violation("I2", "other", text, next(iter(stored), ""))
     if len(rows) > 1:
         where = [(row.id, row.shard) for row in rows]
         yield Violation("I1", "twins", f"{ref} is there {len(rows)} times: {where}", rows[0].id)
@@ -80,7 +85,9 @@ def check_cancels(evidence: Evidence) -> Violations:
         if op["op"] == "cancel" and op["outcome"] == OK and op["job"] in rows:
             yield from _cancelled(op, rows[op["job"]])
     for row in rows.values():
-        if row.state == CANCELLED and row.id not in asked:
+        last = evidence.events.get(row.id, [])[-1:]
+        is_orphan = bool(last) and last[0].reason == PARENT_FAILED  # which `tie_rules` look at
+        if row.state == CANCELLED and row.id not in asked and not is_orphan:
             yield Violation("I11", "lost", "CANCELLED, and nobody asked for it", row.id)
         if row.state == EXPIRED and row.ref not in expiring:
             yield Violation("I11", "lost", "EXPIRED without an expire time", row.id)

@@ -236,7 +236,7 @@ def check_attempts(evidence: Evidence) -> Violations:
         if order is None or not events:
             continue
         limit = order["attempts"]
-        if row.state == FAILED:
+        if row.state == FAILED and events[-1].reason != PARENT_FAILED:
             yield from _failed(evidence, row, events, limit)
         elif row.state == SUCCEEDED and order["fails"] >= limit:
             yield Violation("I12", "double", "it succeeded, though its handler cannot", row.id)

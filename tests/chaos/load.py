@@ -26,7 +26,8 @@ import grpc.aio
 from jobmesh.errors import JobmeshError
 
 from services.mesh.testing.waiting import eventually
-from tests.chaos.clients import ChaosClient, Ring, connect
+from tests.chaos.calls import Ring, connect
+from tests.chaos.clients import ChaosClient
 from tests.chaos.history import Journal, now
 from tests.chaos.ledger import digest
 from tests.chaos.orders import MIX, Order, OrderBook

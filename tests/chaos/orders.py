@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jobmesh.retry import Retry
+from jobmesh.ties import OnFailure
 
 #: Kinds of jobs and their weights.
 MIX: Mapping[str, float] = {
@@ -22,8 +23,12 @@ MIX: Mapping[str, float] = {
     "large": 3,
     "cancelled": 4,
     "expiring": 1,
+    "tree": 2,
+    "steps": 2,
 }
 BATCH_SIZE = 8
+#: What becomes of a job whose parent did not succeed.
+POLICIES: tuple[OnFailure, ...] = ("cancel", "run", "fail")
 LARGE_BYTES = 40_000
 #: What a "steady" job takes: one of a known length, for trials that need to know when it is over.
 STEADY_SECONDS = 4.0
@@ -47,6 +52,8 @@ class Order:
     expire_after: float = 0.0
     cancel_after: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    parents: tuple[tuple[str, OnFailure], ...] = ()
+    """What it waits for, by their refs, and what it does if that does not succeed."""
 
     @property
     def retry(self) -> Retry | None:
@@ -70,10 +77,42 @@ class OrderBook:
         """Submissions until so many jobs were asked for, and for as long as `go_on` says so."""
         while self._count < jobs or go_on():
             kind = self._random.choices(self._kinds, self._weights)[0]
-            size = BATCH_SIZE if kind == "batch" else 1
             lot = f"lot{self._count}"
             namespace = self._random.choice(self._namespaces)
+            if kind in ("tree", "steps"):
+                yield self._tree(kind, namespace, lot)
+                continue
+            size = BATCH_SIZE if kind == "batch" else 1
             yield [self._order(kind, namespace, lot) for _ in range(size)]
+
+    def _tree(self, kind: str, namespace: str, lot: str) -> list[Order]:
+        """Two jobs that end in any way, one that waits for both, and one that waits for that."""
+        trunk = [self._root(kind, namespace, lot) for _ in range(2)]
+        child = self._child(kind, namespace, lot, trunk)
+        return [*trunk, child, self._child(kind, namespace, lot, [child])]
+
+    def _root(self, kind: str, namespace: str, lot: str) -> Order:
+        order = self._keyed(kind, namespace, lot)
+        draw = self._random.uniform
+        match self._random.choice(["quick", "slow", "hopeless", "cancelled"]):
+            case "slow":
+                said = {**order.input, "seconds": draw(0.5, 3)}
+                return replace(order, type="nap", input=said)
+            case "hopeless":
+                return replace(order, input={**order.input, "fails": 99})
+            case "cancelled":
+                said = {**order.input, "seconds": draw(1, 3)}
+                return replace(order, type="nap", input=said, cancel_after=draw(0, 2))
+            case _:
+                return order
+
+    def _child(self, kind: str, namespace: str, lot: str, parents: list[Order]) -> Order:
+        waits = tuple((parent.ref, self._random.choice(POLICIES)) for parent in parents)
+        return replace(self._keyed(kind, namespace, lot), parents=waits)
+
+    def _keyed(self, kind: str, namespace: str, lot: str) -> Order:
+        order = self._order(kind, namespace, lot)
+        return replace(order, key=f"key-{order.ref}")
 
     def _order(self, kind: str, namespace: str, lot: str) -> Order:
         self._count += 1

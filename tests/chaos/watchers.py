@@ -13,7 +13,7 @@ import grpc.aio
 from jobmesh.client.convert import to_filter
 from jobmesh.v1 import enqueue_service_pb2 as pb
 
-from tests.chaos.clients import Ring
+from tests.chaos.calls import Ring
 from tests.chaos.crew import TYPES
 from tests.chaos.history import Journal, now
 from tests.chaos.orders import POOLED

@@ -31,12 +31,16 @@ class Story:
         *,
         attempts: int = 1,
         ledger: str | None = None,
+        after: float = 0.0,
         **order: Any,
     ) -> Row:
-        """A submission that was acknowledged, its row, its events, and what its handler did."""
+        """A submission that was acknowledged, its row, its events, and what its handler did. All of
+        it so many seconds `after` the others.
+        """
         self.tell(name, attempts=attempts, **order)
+        at = BEGAN + after
         events = [
-            Event(version, state, reason, fence, _attempt(steps[:version]), "w", BEGAN + version)
+            Event(version, state, reason, fence, _attempt(steps[:version]), "w", at + version)
             for version, (state, reason, fence) in enumerate(steps, start=1)
         ]
         row = self._row(name, events)
