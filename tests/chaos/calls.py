@@ -17,11 +17,12 @@ from jobmesh.errors import CallError, JobmeshError
 from jobmesh.options import NewJob
 from jobmesh.ties import After
 from jobmesh.v1 import enqueue_service_pb2 as pb
+from jobmesh.v1.job_pb2 import JobSpec
 from jobmesh.v1.payload_pb2 import Payload
 
 from tests.chaos.history import FAIL, OK, UNKNOWN, Journal, now, outcome_of
 from tests.chaos.ledger import digest
-from tests.chaos.orders import Order
+from tests.chaos.orders import Change, Order
 
 CALL_SECONDS = 5.0
 INLINE_BYTES = 16_384
@@ -186,6 +187,43 @@ class Calls:
         self._write("cancel", order, begin, OK, job=job, version=answer.job.version, **fields)
         return True
 
+    async def retry(self, order: Order, job: str) -> str:
+        """Start an ended job over; the id of the job that repeats it, if that was told."""
+        begin = now()
+        request = pb.RetryJobRequest(namespace=order.namespace, job_id=job)
+        try:
+            answer = await self._ring.client.stub.RetryJob(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as failure:
+            error = self._ring.explain(failure)
+            self._write("retry", order, begin, outcome_of(error), job=job, **_said(error))
+            await self._go_on()
+            return ""
+        self._on_acked(answer.job.id, order.namespace)
+        fields = {"made": answer.job.id, "existing": answer.existing}
+        self._write("retry", order, begin, OK, job=job, **fields)
+        return str(answer.job.id)
+
+    async def update(self, order: Order, job: str, change: Change) -> bool:
+        """Change time, priority and labels of a job; whether it was."""
+        begin = now()
+        at = datetime.now(UTC) + timedelta(seconds=change.delay)
+        labels = {"ref": order.ref, **order.labels, "mark": change.mark}
+        spec = JobSpec(priority=change.priority, labels=labels)
+        spec.schedule_time.FromDatetime(at)
+        request = pb.UpdateJobRequest(namespace=order.namespace, job_id=job, job=spec)
+        request.update_mask.paths.extend(["schedule_time", "priority", "labels"])
+        asked = {"at": at.timestamp(), "priority": change.priority, "mark": change.mark}
+        try:
+            answer = await self._ring.client.stub.UpdateJob(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as failure:
+            error = self._ring.explain(failure)
+            said = {**asked, **_said(error)}
+            self._write("update", order, begin, outcome_of(error), job=job, **said)
+            await self._go_on()
+            return False
+        self._write("update", order, begin, OK, job=job, version=answer.job.version, **asked)
+        return True
+
     # --- the rest
 
     async def _go_on(self) -> None:
@@ -214,6 +252,8 @@ def _asked(order: Order) -> dict[str, Any]:
     said |= {"fails": order.input.get("fails", 0), "expires": bool(order.expire_after)}
     if order.parents:
         said["parents"] = order.parents
+    if "pause" in order.input:
+        said["pause"] = order.input["pause"]
     return said
 
 

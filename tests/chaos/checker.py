@@ -23,6 +23,9 @@ Invariants by their numbers, and where they are looked at:
              an effect; every kind of work was done
     I31      nobody is released before all of its parents have ended as it asked;  tie_rules
              who ends because of a parent does as it said, and after it
+    I32      a redrive makes one job, none while an earlier one lives              change_rules
+    I33      an acknowledged update is in the row, once; one refused is not        change_rules
+    I34      who snoozes is run again after its pause, at no cost                  change_rules
 
 Measured and reported, not judged here: I23-I25 (`recovery`). Not observed: I14, I20, I21, I29 (the
 load uses no limits, moves no buckets and has no quotas), and what logs say (I28). One by one, with
@@ -37,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import client_rules, job_rules, tie_rules
+from tests.chaos import change_rules, client_rules, job_rules, tie_rules
 from tests.chaos.evidence import Evidence
 from tests.chaos.history import OK
 from tests.chaos.ledger import Run
@@ -59,6 +62,9 @@ CHECKS: tuple[Callable[[Evidence], Violations], ...] = (
     client_rules.check_schedules,
     client_rules.check_watches,
     tie_rules.check_dependencies,
+    change_rules.check_redrives,
+    change_rules.check_updates,
+    change_rules.check_snoozes,
 )
 
 
@@ -152,6 +158,7 @@ COVERAGE: tuple[Callable[[Evidence], Iterable[str]], ...] = (
     _uncovered,
     _unproven,
     tie_rules.unproven,
+    change_rules.unproven,
 )
 
 

@@ -14,6 +14,8 @@ from tests.chaos.verdict import Violation, Violations
 
 #: A schedule may be so late with a nominal time when it is paused.
 SCHEDULE_SLACK_SECONDS = 3.0
+#: Calls about one job that is known, and its version with it.
+CHANGES = ("get", "cancel", "update", "retry")
 #: Why another content under a known key is refused.
 CONFLICT = "IDEMPOTENCY_CONFLICT"
 
@@ -26,7 +28,7 @@ def check_submissions(evidence: Evidence) -> Violations:
             calls[op["ref"]].append(op)
     rows: dict[str, list[Row]] = defaultdict(list)
     for row in evidence.rows:
-        if row.schedule is None:
+        if row.schedule is None and row.origin is None:
             rows[row.ref].append(row)
     for ref, ops in calls.items():
         yield from _submission(ref, ops, rows.get(ref, []))
@@ -108,9 +110,9 @@ def check_reads(evidence: Evidence) -> Violations:
     lots: dict[str, set[str]] = defaultdict(set)
     places = _places(evidence)
     for op in evidence.history:
-        if op["op"] in ("get", "cancel") and op["outcome"] == FAIL:
+        if _is_lost(op):
             yield Violation("I17", "lost", "an acknowledged job was NOT_FOUND", op["job"])
-        elif op["op"] in ("get", "cancel") and op["outcome"] == OK and "version" in op:
+        elif op["op"] in CHANGES and op["outcome"] == OK and "version" in op:
             at = (op["client"], op["job"])
             if op["version"] < seen.get(at, 1):
                 text = f"version {op['version']} after {seen.get(at, 1)}"
@@ -120,6 +122,12 @@ def check_reads(evidence: Evidence) -> Violations:
             lots[op["lot"]].add(op["job"])
         elif op["op"] == "list" and op["outcome"] == OK:
             yield from _listed(op, lots[op["lot"]], places)
+
+
+def _is_lost(op: Mapping[str, Any]) -> bool:
+    if op["op"] in ("get", "cancel"):
+        return bool(op["outcome"] == FAIL)
+    return op["op"] in CHANGES and op.get("reason") == "JOB_NOT_FOUND"
 
 
 def _places(evidence: Evidence) -> dict[str, tuple[str, str]]:

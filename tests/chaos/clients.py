@@ -12,6 +12,12 @@ from tests.chaos.orders import Order
 #: How long a keyed job is sent again before its outcome stays unknown.
 KEYED_SECONDS = 90.0
 _CANCEL_TRIES = 5
+_REDRIVE_TRIES = 3
+#: How long a client waits for the end of a job it starts over.
+_END_SECONDS = 20.0
+_LOOK_SECONDS = 0.3
+_FAILED, _CANCELLED = 5, 6
+TERMINAL = frozenset({4, 5, 6, 7})
 
 
 class ChaosClient:
@@ -50,9 +56,12 @@ class ChaosClient:
         job = await (self._submit_keyed(order) if order.key else self._calls.enqueue(order))
         if not job:
             return
-        if order.cancel_after is not None:
-            self._do_later(self._cancel(order, job), f"cancel-{order.ref}")
-        elif order.kind in ("plain", "flaky"):
+        self._cancel_later(order, job)
+        if order.changes:
+            self._do_later(self._change(order, job), f"change-{order.ref}")
+        if order.redrives:
+            self._do_later(self._redrive(order, job), f"redrive-{order.ref}")
+        if order.kind in ("plain", "flaky"):
             await self.read(order, job)
 
     async def _submit_keyed(self, order: Order, ids: dict[str, str] | None = None) -> str:
@@ -102,3 +111,32 @@ class ChaosClient:
             if await self._calls.cancel(order, job):
                 await self.read(order, job)  # which shall know of it, whoever answers
                 return
+
+    async def _change(self, order: Order, job: str) -> None:
+        """Each change once: what is unknown is not sent again, or nobody could tell them apart."""
+        for change in order.changes:
+            await asyncio.sleep(change.after)
+            if await self._calls.update(order, job, change):
+                await self.read(order, job)
+
+    async def _redrive(self, order: Order, job: str) -> None:
+        """Start it over when it has ended, and when what repeats it has ended once more."""
+        newest = job
+        for _ in range(order.redrives):
+            if not await self._has_ended_badly(order, newest):
+                return
+            for _ in range(_REDRIVE_TRIES):
+                if made := await self._calls.retry(order, job):
+                    newest = made
+                    break
+            # Once more at once: while that one lives, it is the answer.
+            newest = await self._calls.retry(order, job) or newest
+
+    async def _has_ended_badly(self, order: Order, job: str) -> bool:
+        deadline = now() + _END_SECONDS
+        while now() < deadline:
+            state = await self.read(order, job)
+            if state in TERMINAL:
+                return state in (_FAILED, _CANCELLED)
+            await asyncio.sleep(_LOOK_SECONDS)
+        return False

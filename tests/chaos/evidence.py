@@ -64,6 +64,10 @@ class Row:
     output: bytes | None
     output_ref: Mapping[str, Any] | None
     input_ref: Mapping[str, Any] | None
+    priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    origin: str | None = None
+    """The job that this one repeats."""
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Row:
@@ -86,6 +90,9 @@ class Row:
             output=base64.b64decode(output) if output is not None else None,
             output_ref=line["output_ref"],
             input_ref=line["input_ref"],
+            priority=line.get("priority", 0),
+            labels=line["labels"] or {},
+            origin=line.get("origin"),
         )
 
     def said(self) -> Mapping[str, Any] | None:

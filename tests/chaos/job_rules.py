@@ -111,6 +111,7 @@ def check_effects(evidence: Evidence) -> Violations:
         events = evidence.events.get(row.id, [])
         runs = evidence.ledger.of(row.id)
         yield from _dispatched(row, runs, _claims(events))
+        yield from _punctual(row, runs, events)
         if row.state == SUCCEEDED and events:
             yield from _result(evidence, row, events[-1].fence, runs)
     known = {row.id for row in evidence.rows}
@@ -137,7 +138,15 @@ def _dispatched(row: Row, runs: Mapping[int, Run], claims: Mapping[int, Event]) 
         if run.starts > 1:
             text = f"dispatch {fence} was started {run.starts} times"
             yield Violation("I15", "double", text, row.id)
-        if run.began < row.first_due - EPSILON_SECONDS:
+
+
+def _punctual(row: Row, runs: Mapping[int, Run], events: Sequence[Event]) -> Violations:
+    """By the time that was said last: what was handed out before that knows an earlier one."""
+    claims = _claims(events)
+    moved = max((event.time for event in events if event.reason == UPDATED), default=0.0)
+    for fence, run in runs.items():
+        is_older = fence in claims and claims[fence].time < moved
+        if run.began < row.first_due - EPSILON_SECONDS and not is_older:
             early = row.first_due - run.began
             yield Violation("I10", "other", f"it began {early:.3f} s before its time", row.id)
 
@@ -214,10 +223,12 @@ def check_times(evidence: Evidence) -> Violations:
         if order is None or row.schedule is not None:
             continue
         asked = order.get("begin", 0.0) + order.get("delay", 0.0)
-        if row.first_due < asked - EPSILON_SECONDS:
+        events = evidence.events.get(row.id, [])
+        is_moved = any(event.reason == UPDATED for event in events)  # as `change_rules` look at
+        if row.first_due < asked - EPSILON_SECONDS and not is_moved:
             text = f"it is due {asked - row.first_due:.3f} s before the time that was asked for"
             yield Violation("I10", "other", text, row.id)
-        ended = evidence.events.get(row.id, [])[-1:]
+        ended = events[-1:]
         until = order.get("begin", 0.0) + order.get("expire_after", 0.0)
         if row.state == EXPIRED and ended and ended[0].time < until - EPSILON_SECONDS:
             text = f"it expired {until - ended[0].time:.3f} s before its time"

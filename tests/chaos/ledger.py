@@ -6,7 +6,8 @@ middle disturbs nobody, and the order of lines is one that all processes agree o
 
     S <job> <fence> <attempt> <pid> <worker pid> <seconds> <digest>      a handler began, with this
                                                                          input
-    E <job> <fence> <attempt> <pid> <worker pid> <seconds> <outcome>     done | fail | stop
+    E <job> <fence> <attempt> <pid> <worker pid> <seconds> <outcome>     done | fail | stop |
+                                                                         snooze
 
 That order is what makes a *fenced* resource out of the same lines: one that takes an effect only
 from the highest fence it has met. `read_ledger` plays it. An effect it refuses is the effect of a
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DONE, FAIL, STOP = "done", "fail", "stop"
+DONE, FAIL, STOP, SNOOZE = "done", "fail", "stop", "snooze"
 
 
 def digest(given: Mapping[str, Any]) -> str:

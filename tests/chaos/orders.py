@@ -25,7 +25,13 @@ MIX: Mapping[str, float] = {
     "expiring": 1,
     "tree": 2,
     "steps": 2,
+    "redriven": 2,
+    "revived": 2,
+    "updated": 3,
+    "snoozing": 2,
 }
+#: Those that somebody does something to after they were stored.
+CHANGED = ("redriven", "revived", "updated", "snoozing")
 BATCH_SIZE = 8
 #: What becomes of a job whose parent did not succeed.
 POLICIES: tuple[OnFailure, ...] = ("cancel", "run", "fail")
@@ -34,6 +40,18 @@ LARGE_BYTES = 40_000
 STEADY_SECONDS = 4.0
 #: A type whose pool has no workers unless it is told to: a "forgotten" job surely expires.
 POOLED = "pooled"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a client changes about a job that waits, some seconds after it was stored."""
+
+    after: float
+    delay: float
+    """Its new time, from then on."""
+    priority: int
+    mark: str
+    """A label that tells this change from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +72,9 @@ class Order:
     labels: Mapping[str, str] = field(default_factory=dict)
     parents: tuple[tuple[str, OnFailure], ...] = ()
     """What it waits for, by their refs, and what it does if that does not succeed."""
+    redrives: int = 0
+    """How often it is started over when it has ended."""
+    changes: tuple[Change, ...] = ()
 
     @property
     def retry(self) -> Retry | None:
@@ -116,7 +137,7 @@ class OrderBook:
 
     def _order(self, kind: str, namespace: str, lot: str) -> Order:
         self._count += 1
-        ref, draw = f"r{self._count}", self._random.uniform
+        ref = f"r{self._count}"
         said: dict[str, Any] = {"ledger": self._ledger, "tag": ref}
         base: dict[str, Any] = {
             "kind": kind,
@@ -124,6 +145,12 @@ class OrderBook:
             "namespace": namespace,
             "labels": {"lot": lot},
         }
+        draw = self._changed if kind in CHANGED else self._left_alone
+        return draw(kind, base, said)
+
+    def _left_alone(self, kind: str, base: dict[str, Any], said: dict[str, Any]) -> Order:
+        """Jobs that run, or do not, by what was said when they were stored."""
+        draw, ref = self._random.uniform, base["ref"]
         match kind:
             case "executor":
                 return Order(**base, type="grind", input={**said, "seconds": draw(0, 0.05)})
@@ -150,3 +177,29 @@ class OrderBook:
                 return Order(**base, type=type_, input=said, expire_after=draw(0.5, 2))
             case _:
                 return Order(**base, type="hop", input={**said, "seconds": draw(0, 0.02)})
+
+    def _changed(self, kind: str, base: dict[str, Any], said: dict[str, Any]) -> Order:
+        """Jobs that somebody does something to after they were stored."""
+        draw, ref = self._random.uniform, base["ref"]
+        match kind:
+            case "redriven":
+                said["fails"] = 99
+                redrives = self._random.randint(1, 3)
+                return Order(**base, type="hop", input=said, attempts=2, redrives=redrives)
+            case "revived":
+                said["seconds"], after = draw(0, 1), draw(0, 1)
+                return Order(**base, type="nap", input=said, cancel_after=after, redrives=1)
+            case "updated":
+                delay, changes = draw(2, 6), self._changes(ref)
+                return Order(**base, type="hop", input=said, delay=delay, changes=changes)
+            case _:
+                said |= {"snoozes": self._random.randint(1, 3), "pause": draw(0.2, 1.5)}
+                return Order(**base, type="hop", input=said)
+
+    def _changes(self, ref: str) -> tuple[Change, ...]:
+        """One to three, for a moment when it waits or does no longer."""
+        draw = self._random.uniform
+        return tuple(
+            Change(draw(0, 2.5), draw(0, 4), self._random.randrange(10), f"{ref}-{number}")
+            for number in range(self._random.randint(1, 3))
+        )

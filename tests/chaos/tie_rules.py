@@ -64,7 +64,7 @@ def check_dependencies(evidence: Evidence) -> Violations:
 def _children(evidence: Evidence) -> Iterator[tuple[Row, list[Parent]]]:
     """Jobs that wait for others, with these. What repeats one of them waits for nobody."""
     orders = {op["ref"]: op for op in evidence.history if op["op"] == "enqueue"}
-    rows = {row.ref: row for row in evidence.rows if row.schedule is None}
+    rows = {row.ref: row for row in evidence.rows if row.schedule is None and row.origin is None}
     for ref, row in rows.items():
         if waits := orders.get(ref, {}).get("parents"):
             yield row, [_parent(evidence, rows, wait) for wait in waits]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobmesh import Context, job
+from jobmesh import Context, Snooze, job
 
 from tests.chaos import ledger
 
@@ -28,6 +28,9 @@ class Order:
     seconds: float = 0.0
     #: So many attempts fail before one succeeds.
     fails: int = 0
+    #: So many dispatches ask to be run again after `pause` seconds.
+    snoozes: int = 0
+    pause: float = 0.0
     #: Bytes of output beyond what identifies it.
     size: int = 0
     #: Makes the input large.
@@ -47,11 +50,16 @@ def _entered(order: Order, ctx: Context) -> Iterator[None]:
     except ValueError:
         outcome = ledger.FAIL
         raise
+    except Snooze:
+        outcome = ledger.SNOOZE
+        raise
     finally:
         ledger.append(order.ledger, "E", *me, outcome)
 
 
 def _result(order: Order, ctx: Context) -> dict[str, Any]:
+    if ctx.dispatch_no <= order.snoozes:
+        raise Snooze(order.pause)
     if ctx.attempt <= order.fails:
         raise ValueError(f"attempt {ctx.attempt} was told to fail")
     return {"job": ctx.job_id, "fence": ctx.dispatch_no, "padding": "x" * order.size}
