@@ -99,7 +99,10 @@ class Calls:
             await self._go_on()
             return [""] * len(lot)
         results = zip(lot, answer.results, strict=True)
-        return [self._item(order, result, begin) for order, result in results]
+        jobs = [self._item(order, result, begin) for order, result in results]
+        if not all(jobs):
+            await self._go_on()
+        return jobs
 
     def _item(self, order: Order, result: pb.EnqueueResult, begin: float) -> str:
         if result.HasField("error"):
@@ -133,6 +136,7 @@ class Calls:
             retry=order.retry,
             labels={"ref": order.ref, **order.labels},
             expire=_after(order.expire_after) if order.expire_after else None,
+            concurrency_key=order.limit_key,
             after=[After(ids[ref], policy) for ref, policy in order.parents if ref in ids],
         )
         return to_spec(new, payload)
@@ -252,6 +256,8 @@ def _asked(order: Order) -> dict[str, Any]:
     said |= {"fails": order.input.get("fails", 0), "expires": bool(order.expire_after)}
     if order.parents:
         said["parents"] = order.parents
+    if order.limit_key:
+        said["limit_key"] = order.limit_key
     if "pause" in order.input:
         said["pause"] = order.input["pause"]
     return said

@@ -14,6 +14,7 @@ Invariants by their numbers, and where they are looked at:
     I12      attempts are counted; failed only when the handler did, or workers    job_rules
              kept dying
     I13      schedules are there, with one job per nominal time, none missing      client_rules
+    I14      no more handlers of a key run at once than its limit allows           limit_rules
     I16 I19  watches without gap or repetition, of one's own namespace             client_rules
     I17 I18  reads see one's own writes; whole lists are whole                     client_rules
     I22      nothing is left open after healing                                    job_rules
@@ -27,8 +28,8 @@ Invariants by their numbers, and where they are looked at:
     I33      an acknowledged update is in the row, once; one refused is not        change_rules
     I34      who snoozes is run again after its pause, at no cost                  change_rules
 
-Measured and reported, not judged here: I23-I25 (`recovery`). Not observed: I14, I20, I21, I29 (the
-load uses no limits, moves no buckets and has no quotas), and what logs say (I28). One by one, with
+Measured and reported, not judged here: I23-I25 (`recovery`). Not observed: I20, I21, I29 (the load
+moves no buckets and has no quotas), and what logs say (I28). One by one, with
 what each leaves out: docs/chaos.md.
 """
 
@@ -40,7 +41,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import change_rules, client_rules, job_rules, tie_rules
+from tests.chaos import change_rules, client_rules, job_rules, limit_rules, tie_rules
 from tests.chaos.evidence import Evidence
 from tests.chaos.history import OK
 from tests.chaos.ledger import Run
@@ -65,6 +66,7 @@ CHECKS: tuple[Callable[[Evidence], Violations], ...] = (
     change_rules.check_redrives,
     change_rules.check_updates,
     change_rules.check_snoozes,
+    limit_rules.check_limits,
 )
 
 
@@ -159,6 +161,7 @@ COVERAGE: tuple[Callable[[Evidence], Iterable[str]], ...] = (
     _unproven,
     tie_rules.unproven,
     change_rules.unproven,
+    limit_rules.unproven,
 )
 
 

@@ -32,7 +32,7 @@ class ChaosClient:
     async def submit(self, lot: Sequence[Order]) -> None:
         """Submit, and do what goes with the kind: send again, look back, cancel."""
         match lot[0].kind:
-            case "batch":
+            case "batch" | "limited":
                 if any(await self._calls.enqueue_batch(lot)):
                     await self._calls.list_lot(lot)
             case "tree":

@@ -30,7 +30,7 @@ from tests.chaos.calls import Ring, connect
 from tests.chaos.clients import ChaosClient
 from tests.chaos.history import Journal, now
 from tests.chaos.ledger import digest
-from tests.chaos.orders import MIX, Order, OrderBook
+from tests.chaos.orders import LIMITED, MIX, PER_KEY, Order, OrderBook
 from tests.chaos.watchers import TERMINAL, Watcher
 
 NAMESPACES = ("blue", "red")
@@ -92,6 +92,8 @@ class Load:
             for space in NAMESPACES:
                 await self._watch_all(space, number)
         await self._create_schedules()
+        if self._plan.mix.get("limited"):
+            await self._set_limit()
         lots: asyncio.Queue[list[Order]] = asyncio.Queue(1)
         async with asyncio.TaskGroup() as group:
             clients = [group.create_task(self._client(n, lots)) for n in range(self._plan.clients)]
@@ -183,6 +185,23 @@ class Load:
                 fields = {"name": name, "begin": begin, "end": now(), "outcome": "ok"}
                 self._history.write(op=f"schedule.{what}", **fields, input=digest(said))
                 return
+
+    # --- limits
+
+    async def _set_limit(self) -> None:
+        """Before the first job that it is about."""
+        ring, begin = self._ring(0), now()
+        while True:
+            try:
+                await ring.client.set_type_settings(LIMITED, max_running_per_key=PER_KEY)
+                break
+            except JobmeshError:
+                if now() > begin + _PATIENCE_SECONDS:
+                    raise
+                ring.turn()
+                await asyncio.sleep(0.5)
+        fields = {"begin": begin, "end": now(), "outcome": "ok"}
+        self._history.write(op="limit", type=LIMITED, per_key=PER_KEY, **fields)
 
     # --- watching
 

@@ -29,10 +29,14 @@ MIX: Mapping[str, float] = {
     "revived": 2,
     "updated": 3,
     "snoozing": 2,
+    "limited": 1,
 }
 #: Those that somebody does something to after they were stored.
 CHANGED = ("redriven", "revived", "updated", "snoozing")
-BATCH_SIZE = 8
+#: Lots that travel in one message, and how many jobs they have.
+SIZES: Mapping[str, int] = {"batch": 8, "limited": 6}
+#: A type of which only so many with the same key may run at once, and how many keys there are.
+LIMITED, PER_KEY, LIMIT_KEYS = "turn", 2, 2
 #: What becomes of a job whose parent did not succeed.
 POLICIES: tuple[OnFailure, ...] = ("cancel", "run", "fail")
 LARGE_BYTES = 40_000
@@ -75,6 +79,8 @@ class Order:
     redrives: int = 0
     """How often it is started over when it has ended."""
     changes: tuple[Change, ...] = ()
+    limit_key: str = ""
+    """Those with the same one share a limit."""
 
     @property
     def retry(self) -> Retry | None:
@@ -103,8 +109,18 @@ class OrderBook:
             if kind in ("tree", "steps"):
                 yield self._tree(kind, namespace, lot)
                 continue
-            size = BATCH_SIZE if kind == "batch" else 1
-            yield [self._order(kind, namespace, lot) for _ in range(size)]
+            orders = [self._order(kind, namespace, lot) for _ in range(SIZES.get(kind, 1))]
+            yield self._limited(orders) if kind == "limited" else orders
+
+    def _limited(self, lot: list[Order]) -> list[Order]:
+        """More jobs of one key than may run at once."""
+        key, draw = f"key-{self._random.randrange(LIMIT_KEYS)}", self._random.uniform
+        return [
+            replace(
+                one, type=LIMITED, limit_key=key, input={**one.input, "seconds": draw(0.2, 0.8)}
+            )
+            for one in lot
+        ]
 
     def _tree(self, kind: str, namespace: str, lot: str) -> list[Order]:
         """Two jobs that end in any way, one that waits for both, and one that waits for that."""

@@ -13,6 +13,7 @@ from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
 from tests.chaos.evidence import Evidence
 from tests.chaos.job_rules import CLAIMED, DISPATCHED, RUNNING, SWEPT
+from tests.chaos.orders import LIMITED
 
 #: A shard that is away for longer than this must have been noticed.
 BREAKER_SECONDS = 2.0
@@ -67,7 +68,7 @@ def resumed(evidence: Evidence) -> Iterator[Taken]:
 def lateness(evidence: Evidence) -> Iterator[Taken]:
     for row in evidence.rows:
         runs = evidence.ledger.of(row.id)
-        if runs:
+        if runs and row.type != LIMITED:  # these wait for each other
             began = min(run.began for run in runs.values())
             yield Taken(row.first_due, max(0.0, began - row.first_due))
 
@@ -80,7 +81,7 @@ def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
     buckets = BucketMap.even(shards)
     away = list(_shards_away(evidence))
     for op in evidence.history:
-        if op["op"] != "enqueue" or not op.get("key"):
+        if op["op"] != "enqueue" or not op.get("key") or _asks_several(op):
             continue
         home = buckets.shard_of(bucket_for_key(op["namespace"], op["key"]))
         if any(shard_of(fault) == home and _is_felt(fault, op) for fault in away):
@@ -88,6 +89,11 @@ def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
         for fault in away:
             if fault["began"] <= op["begin"] < fault["healed"]:
                 yield Taken(op["begin"], float(op["outcome"] != "ok"), fault["number"])
+
+
+def _asks_several(op: dict[str, Any]) -> bool:
+    """A tree, or a job that waits for others: wherever these are, they are asked for as well."""
+    return op.get("kind") == "tree" or "parents" in op
 
 
 def _is_felt(fault: dict[str, Any], op: dict[str, Any]) -> bool:

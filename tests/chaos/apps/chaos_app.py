@@ -84,6 +84,14 @@ async def nap(order: Order, ctx: Context) -> dict[str, Any]:
         return _result(order, ctx)
 
 
+@job("turn", capacity=20)
+async def turn(order: Order, ctx: Context) -> dict[str, Any]:
+    """Of which only a few may run at once."""
+    with _entered(order, ctx):
+        await asyncio.sleep(order.seconds)
+        return _result(order, ctx)
+
+
 @job("grind", capacity=4)
 def grind(order: Order, ctx: Context) -> dict[str, Any]:
     """In an executor process."""

@@ -164,3 +164,13 @@ def test_a_shard_that_is_back_at_once_need_not_be_noticed(tmp_path: Path) -> Non
     _strike(story, "kill.shard", "shard-1", 1, 2)
     _opened(tmp_path, "s0", 2)
     assert not [one for one in measure(tmp_path, story.evidence) if one.name == BREAKER]
+
+
+def test_calls_that_ask_several_shards_say_nothing_about_one(tmp_path: Path) -> None:
+    story = Story()
+    _strike(story, "stop.shard", "shard-1", 1, 5)
+    for at in (2, 3, 4):
+        _call(story, "s2", "fail", at)
+    story.evidence.history[0] |= {"kind": "tree"}
+    story.evidence.history[1] |= {"kind": "steps", "parents": [["ref", "run"]]}
+    assert len(_found(tmp_path, story, ELSEWHERE).samples) == 1

@@ -1,0 +1,101 @@
+"""Limits by what handlers did: too many at once are found, those without a lease do not count."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.checker import check
+from tests.chaos.orders import LIMITED, PER_KEY, OrderBook
+from tests.unit.chaos.story import BEGAN, RAN, RESCUED, Story
+
+
+@pytest.fixture
+def story() -> Story:
+    """Two at a time of one key, one of another."""
+    story = Story()
+    limit = {"op": "limit", "type": LIMITED, "per_key": 2, "outcome": "ok"}
+    story.evidence.history.append(limit)
+    for name in "abc":
+        story.job(name, ledger="", limit_key="k")
+        story.change(name, type=LIMITED)
+    story.write("S a 1\nS b 1\nE a 1 done\nS c 1\nE b 1 done\nE c 1 done")
+    story.job("z", limit_key="other")
+    story.change("z", type=LIMITED)
+    return story
+
+
+def found(story: Story) -> set[tuple[str, str]]:
+    return {(one.invariant, one.counts_as) for one in check(story.evidence).violations}
+
+
+def too_many(story: Story, *names: str, key: str = "k", namespace: str = "blue") -> None:
+    """So many begin before the first of them ends."""
+    for name in names:
+        story.job(name, RAN, ledger="", limit_key=key, namespace=namespace)
+        story.change(name, type=LIMITED, namespace=namespace)
+    story.write("\n".join(f"S {name} 1" for name in names))
+    story.write("\n".join(f"E {name} 1 done" for name in names))
+
+
+def test_a_limit_that_was_kept_is_no_violation(story: Story) -> None:
+    verdict = check(story.evidence)
+    assert (verdict.violations, verdict.invalid) == ([], [])
+
+
+def test_more_handlers_of_a_key_than_may_run_at_once_are_found(story: Story) -> None:
+    too_many(story, "d", "e", "f")
+    assert found(story) == {("I14", "other")}
+
+
+def test_each_key_and_each_namespace_has_its_own(story: Story) -> None:
+    too_many(story, "d", "e", key="k2")
+    too_many(story, "f", "g", namespace="red")
+    assert found(story) == set()
+
+
+def test_what_begins_when_another_ends_is_not_beside_it(story: Story) -> None:
+    too_many(story, "d", "e")
+    too_many(story, "f", "g")
+    runs = story.evidence.ledger.runs
+    runs["f"][1].began = runs["g"][1].began = max(runs[name][1].ended or 0 for name in "de")
+    assert found(story) == set()
+
+
+def test_whose_worker_lost_its_lease_has_no_place_any_more(story: Story) -> None:
+    story.job("d", RESCUED, ledger="", limit_key="k")
+    story.change("d", type=LIMITED)
+    events = story.evidence.events["d"]
+    events[:4] = [event._replace(worker="frozen") for event in events[:4]]
+    events[1] = events[1]._replace(time=BEGAN + 1.5)
+    story.write("S d 1\nS e 1\nS f 1\nE e 1 done\nE f 1 done\nS d 2\nE d 1 done\nE d 2 done")
+    for name in "ef":
+        story.job(name, RAN, ledger="", limit_key="k")
+        story.change(name, type=LIMITED)
+    assert check(story.evidence).word == "PASS"  # the others were counted, and reached the limit
+
+
+def test_who_takes_work_by_another_name_has_lost_its_lease(story: Story) -> None:
+    too_many(story, "d", "e", "f")
+    events = story.evidence.events
+    events["d"][1] = events["d"][1]._replace(worker="before", time=BEGAN + 1.5)
+    assert check(story.evidence).word == "PASS"  # its process goes on as "w"
+
+
+def test_what_ended_long_before_its_worker_lost_its_lease_counts(story: Story) -> None:
+    too_many(story, "d", "e", "f")
+    story.job("late", RESCUED, after=60)
+    assert ("I14", "other") in found(story)
+
+
+def test_a_limit_that_was_never_reached_proves_nothing(story: Story) -> None:
+    story.evidence.history[0]["per_key"] = 3
+    assert check(story.evidence).invalid == [f"the limit of {LIMITED} was never reached"]
+
+
+def test_limited_jobs_come_in_lots_that_their_limit_does_not_hold() -> None:
+    book = OrderBook(7, "ledger", ("blue",), {"limited": 1})
+    for lot in book.lots(60, lambda: False):
+        assert len(lot) > PER_KEY
+        assert len({(order.type, order.limit_key) for order in lot}) == 1
+        assert lot[0].type == LIMITED
+        assert lot[0].limit_key
