@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1.job_pb2 import JobSpec
 from jobmesh.v1.payload_pb2 import Payload
 
-from tests.chaos.history import FAIL, OK, UNKNOWN, Journal, now, outcome_of
+from tests.chaos.history import CONFLICT, FAIL, OK, UNKNOWN, Journal, now, outcome_of
 from tests.chaos.ledger import digest
 from tests.chaos.orders import Change, Order
 
@@ -140,6 +141,24 @@ class Calls:
             after=[After(ids[ref], policy) for ref, policy in order.parents if ref in ids],
         )
         return to_spec(new, payload)
+
+    async def conflict(self, order: Order, job: str) -> None:
+        """Submit something else under the key of a job: to refuse that is the answer."""
+        begin = now()
+        other = replace(order, input={**order.input, "tag": f"not-{order.ref}"})
+        spec = await self._spec(other, {})
+        request = pb.EnqueueRequest(namespace=order.namespace, job=spec, idempotency_key=order.key)
+        try:
+            answer = await self._ring.client.stub.Enqueue(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as failure:
+            error = self._ring.explain(failure)
+            is_refused = error.reason == CONFLICT
+            said = {**_said(error), "refused": is_refused, "holder": error.metadata.get("job_id")}
+            outcome = OK if is_refused else UNKNOWN
+            self._write("conflict", order, begin, outcome, job=job, **said)
+            return
+        said = {"refused": False, "holder": answer.job.id}
+        self._write("conflict", order, begin, OK, job=job, **said)
 
     # --- looking back
 

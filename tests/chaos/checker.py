@@ -4,7 +4,8 @@
 
 Invariants by their numbers, and where they are looked at:
 
-    I1  I2   one row per acknowledged submission and key, none per refused one     client_rules
+    I1  I2   one row per acknowledged submission and key, none per refused one;    client_rules
+             another content under a key is refused
     I3  I4   one end, versions without gap, legal steps, row = last event          job_rules
     I5  I15  fences grow by claims; a dispatch starts once; nothing undispatched   job_rules
     I6-I9    the result, the fenced effect and the output are of one attempt,      job_rules
@@ -58,6 +59,7 @@ CHECKS: tuple[Callable[[Evidence], Violations], ...] = (
     job_rules.check_attempts,
     job_rules.check_final,
     client_rules.check_submissions,
+    client_rules.check_conflicts,
     client_rules.check_cancels,
     client_rules.check_reads,
     client_rules.check_schedules,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.chaos.evidence import Event, Evidence, Row
-from tests.chaos.history import FAIL, OK
+from tests.chaos.history import CONFLICT, FAIL, OK
 from tests.chaos.job_rules import CANCELLED, EXPIRED, PARENT_FAILED, TERMINAL
 from tests.chaos.verdict import Violation, Violations
 
@@ -16,8 +16,6 @@ from tests.chaos.verdict import Violation, Violations
 SCHEDULE_SLACK_SECONDS = 3.0
 #: Calls about one job that is known, and its version with it.
 CHANGES = ("get", "cancel", "update", "retry")
-#: Why another content under a known key is refused.
-CONFLICT = "IDEMPOTENCY_CONFLICT"
 
 
 def check_submissions(evidence: Evidence) -> Violations:
@@ -60,6 +58,19 @@ def _submission(ref: str, ops: list[dict[str, Any]], rows: list[Row]) -> Violati
         if (row.type, row.key) != asked:
             text = f"{ref} was submitted as {asked}, and is stored as {(row.type, row.key)}"
             yield Violation("I2", "other", text, row.id)
+
+
+def check_conflicts(evidence: Evidence) -> Violations:
+    """I2: another content under the key of a job is refused, with the name of that job."""
+    for op in evidence.history:
+        if op["op"] != "conflict" or op["outcome"] != OK:
+            continue
+        if not op["refused"]:
+            text = f"something else was accepted under its key, as {op['holder']}"
+            yield Violation("I2", "twins", text, op["job"])
+        elif op["holder"] != op["job"]:
+            text = f"its key was said to be that of {op['holder']}"
+            yield Violation("I2", "other", text, op["job"])
 
 
 def _copies(evidence: Evidence) -> Violations:

@@ -63,6 +63,8 @@ class ChaosClient:
             self._do_later(self._redrive(order, job), f"redrive-{order.ref}")
         if order.kind in ("plain", "flaky"):
             await self.read(order, job)
+        elif order.kind == "conflict":
+            await self._calls.conflict(order, job)
 
     async def _submit_keyed(self, order: Order, ids: dict[str, str] | None = None) -> str:
         """The same key again and again until somebody says what became of it; then once more."""

@@ -13,6 +13,8 @@ from jobmesh.client.submission import NOT_STORED
 from jobmesh.errors import CallError, JobmeshError
 
 OK, FAIL, UNKNOWN = "ok", "fail", "unknown"
+#: Why another content under a known key is refused.
+CONFLICT = "IDEMPOTENCY_CONFLICT"
 _REFUSALS = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION")
 
 

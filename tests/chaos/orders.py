@@ -30,6 +30,7 @@ MIX: Mapping[str, float] = {
     "updated": 3,
     "snoozing": 2,
     "limited": 1,
+    "conflict": 2,
 }
 #: Those that somebody does something to after they were stored.
 CHANGED = ("redriven", "revived", "updated", "snoozing")
@@ -170,7 +171,7 @@ class OrderBook:
         match kind:
             case "executor":
                 return Order(**base, type="grind", input={**said, "seconds": draw(0, 0.05)})
-            case "keyed":
+            case "keyed" | "conflict":
                 return Order(**base, type="hop", input=said, key=f"key-{ref}")
             case "later":
                 return Order(**base, type="hop", input=said, delay=draw(0.5, 8))

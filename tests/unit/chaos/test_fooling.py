@@ -141,6 +141,22 @@ BROKEN: dict[str, tuple[Break, tuple[str, str]]] = {
     "a handler began before its claim": (_event("a", 2, time=5000.0), ("I15", "other")),
     "a dispatch ran that was never made": (lambda s: s.write("S a 0"), ("I15", "other")),
     "an attempt was counted otherwise than it ran": (_event("b", 5, attempt=2), ("I12", "other")),
+    "something else was accepted under its key": (
+        lambda s: s.op("conflict", "a", refused=False, holder="a"),
+        ("I2", "twins"),
+    ),
+    "its key was refused as that of another job": (
+        lambda s: s.op("conflict", "a", refused=True, holder="b"),
+        ("I2", "other"),
+    ),
+    "it ran with the content that was refused under its key": (
+        lambda s: [
+            s.job("x", key="k", ledger="S x 1 input-other\nE x 1 done"),
+            s.change("x", key="k"),
+            s.op("conflict", "x", refused=True, holder="x"),
+        ],
+        ("I8", "double"),
+    ),
     "its key was lost": (lambda s: s.job("x", key="k"), ("I2", "other")),
     "it is of another type": (lambda s: s.job("x", type="nap"), ("I2", "other")),
     "it ran with the input of another job": (
@@ -192,6 +208,12 @@ _INPUT = {"key": "k", "size": 4, "sha256": "aa"}
 
 def _store(story: Story, **said: Any) -> None:
     story.evidence.objects["k"] = {"key": "k", **said}
+
+
+def test_a_key_that_refuses_other_content_is_fine(story: Story) -> None:
+    story.op("conflict", "a", refused=True, holder="a")
+    story.op("conflict", "a", outcome="unknown", refused=False, holder=None)
+    assert found(story) == set()
 
 
 def test_a_large_input_that_is_there_is_fine(story: Story) -> None:
