@@ -20,6 +20,7 @@ from tests.integration.store_rig import Rig, opened
 
 #: Transactions that have a number and leave nothing on disk.
 IDLE_TRANSACTIONS = 20
+TRIES = 5
 
 
 class Crashing:
@@ -64,13 +65,23 @@ def count_on(dsn: str) -> int:
 
 @pytest.mark.parametrize("reader", ["new", "idle", "purged"])
 async def test_a_place_in_the_order_outlives_a_crash(crashing: Crashing, reader: str) -> None:
+    # The server writes the number it has come to down by itself, once in a while.
+    for _ in range(TRIES):
+        if await gives_numbers_out_again(crashing, reader):
+            return
+    pytest.fail("no crash gave a number out again: this proves nothing")
+
+
+async def gives_numbers_out_again(crashing: Crashing, reader: str) -> bool:
+    """Whether the first event after a crash stands before the horizon that there was before. Where
+    a reader stood it is found in any case.
+    """
     dsn = crashing.server.url
     async with opened(dsn) as store:
-        rig = Rig(dsn, store)
-        await rig.put()
+        await Rig(dsn, store).put()
         at = (await store.events_since(Position(0, 0), 10)).lasting
         if reader == "purged":
-            assert await store.purge_order(timedelta(0)) == 1
+            assert await store.purge_order(timedelta(0)) > 0
         last = count_on(dsn)
         page = await store.events_since(None if reader == "new" else at, 10)
         assert (page.events, page.truncated) == ([], False)
@@ -78,7 +89,7 @@ async def test_a_place_in_the_order_outlives_a_crash(crashing: Crashing, reader:
     crashing.crash()
     async with opened(dsn) as store:
         (job_id,) = await Rig(dsn, store).put()
-        after = await store.events_since(page.lasting, 10)
-        assert [event.job_id for event in after.events] == [job_id]
-        (event,) = after.events
-        assert event.position < page.next, "the crash gave no number out again: this proves nothing"
+        (event,) = (await store.events_since(page.lasting, 10)).events
+        assert event.job_id == job_id
+    assert event.position is not None
+    return event.position < page.next
