@@ -192,7 +192,7 @@ def test_a_local_problem_is_said_in_its_own_words() -> None:
 def test_a_pipe_is_never_coloured(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "1")
     pipe = io.StringIO()
-    console(pipe).print("[red]word[/red]")
+    console(pipe).print("word", style="red")
     assert pipe.getvalue() == "word\n"
 
 
