@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from random import SystemRandom
 from typing import Any
+from uuid import UUID
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from jobmesh.v1 import enqueue_service_pb2 as pb
@@ -32,6 +34,7 @@ DEFAULT_PAGE = 50
 LARGEST_PAGE = 1000
 #: In seconds.
 LONGEST_WAIT = 3600
+_RANDOM = SystemRandom()
 
 #: What of a job that waits may be changed.
 CHANGEABLE = ("schedule_time", "priority", "labels")
@@ -64,6 +67,12 @@ def job_id_of(text: str, field: str = "job_id") -> str:
     if not ids.is_canonical(lower):
         raise InvalidField(field, "expected a job id as this service returned it")
     return lower
+
+
+def id_beside(job_id: str, now: datetime) -> str:
+    """A new id in the bucket of that job: wherever it moves, the two stay together."""
+    bucket = ids.bucket_of(UUID(job_id))
+    return str(ids.new_job_id(bucket, int(now.timestamp() * 1000), _RANDOM))
 
 
 def check_spec(spec: job_pb2.JobSpec, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from jobmesh.v1 import job_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
-from services.mesh.errors import InvalidField, MeshError, ShardUnavailable
+from services.mesh.errors import InvalidField, MeshError, OutcomeUnknown, ShardUnavailable
+from services.mesh.jobs.ids import bucket_of
 from services.mesh.jobs.model import JobFilter
 from services.mesh.rpc.items import to_item_error
 from services.mesh.store.answers import JobChange
@@ -20,6 +22,8 @@ from services.orchestrator import convert
 from services.orchestrator.app.changes import Changes, Redriven
 from services.orchestrator.app.schedules import Schedules
 
+#: What gRPC says of calls that it sends again.
+_REPEATED = "grpc-previous-rpc-attempts"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -60,7 +64,10 @@ class ChangeCalls:
         self, request: pb.RedriveJobsRequest, context: Context
     ) -> pb.RedriveJobsResponse:
         ids = [convert.job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(request.job_ids)]
-        results = await self._changes.redrive(ids, request.namespace, request.traceparent)
+        wishes = _wishes(ids, request.new_job_ids)
+        results = await self._changes.redrive(ids, request.namespace, request.traceparent, wishes)
+        if _is_repeated(context):
+            results = [_left_open(result) for result in results]
         return pb.RedriveJobsResponse(results=[_redrive_result(result) for result in results])
 
     async def RedriveMatchingJobs(
@@ -114,6 +121,28 @@ class ChangeCalls:
 
 def _before(given: str) -> UUID | None:
     return convert.job_id_from(given, "before_job_id") if given else None
+
+
+def _is_repeated(context: Context) -> bool:
+    """Whether the channel sends this call again: nobody knows what became of it the first time."""
+    return any(name == _REPEATED for name, _ in context.invocation_metadata() or ())
+
+
+def _left_open(result: Redriven | MeshError) -> Redriven | MeshError:
+    """That this try stored nothing does not say that an earlier one did not."""
+    if not isinstance(result, ShardUnavailable):
+        return result
+    return OutcomeUnknown(result.metadata["shard"])
+
+
+def _wishes(ids: Sequence[UUID], given: Sequence[str]) -> dict[UUID, UUID]:
+    """Which ids the new jobs shall have; none where the caller does not say."""
+    if not given:
+        return {}
+    new = [convert.job_id_from(text, f"new_job_ids[{n}]") for n, text in enumerate(given)]
+    if list(map(bucket_of, new)) != list(map(bucket_of, ids)):
+        raise InvalidField("new_job_ids", "expected one id for each job, in the same bucket")
+    return dict(zip(ids, new, strict=True))
 
 
 def _redrive_result(result: Redriven | MeshError) -> pb.RedriveJobResult:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from random import Random
 
 import psycopg
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
-from jobmesh.v1 import bus_pb2, job_pb2, payload_pb2
+from jobmesh.v1 import bus_pb2, job_pb2, orchestrator_service_pb2, payload_pb2
 from jobmesh.v1 import enqueue_service_pb2 as pb
 
 from services.mesh.errors import (
@@ -17,8 +18,11 @@ from services.mesh.errors import (
     ForbiddenTransition,
     InvalidField,
     JobNotFound,
+    OutcomeUnknown,
     PageTokenInvalid,
+    ShardUnavailable,
 )
+from services.mesh.jobs.ids import BUCKETS, bucket_of, new_job_id
 from services.mesh.jobs.model import JobFilter
 from services.mesh.testing.waiting import eventually
 from services.orchestrator.app import changes
@@ -189,6 +193,61 @@ async def test_double_clicks_make_one_job(desk):
     answers = await asyncio.gather(*(desk.stub.RetryJob(request) for _ in range(8)))
     assert len({answer.job.id for answer in answers}) == 1
     assert await rows(desk) == 2
+
+
+async def test_a_retry_that_is_asked_again_makes_no_second_job(desk, monkeypatch):
+    """Its first answer is lost, and what it made has ended when Enqueue asks once more."""
+    first = await cancelled(desk)
+    redrive, made = changes.Changes.redrive, []
+
+    async def unheard(self, *args):
+        (result,) = await redrive(self, *args)
+        made.append(str(result.found.record.id))
+        if len(made) == 1:
+            await desk.stub.CancelJob(pb.CancelJobRequest(job_id=made[0]))
+            raise ShardUnavailable(result.found.shard)
+        return [result]
+
+    monkeypatch.setattr(changes.Changes, "redrive", unheard)
+    answer = await desk.stub.RetryJob(pb.RetryJobRequest(job_id=first.id))
+    assert made == [answer.job.id] * 2
+    assert not answer.existing
+    assert await rows(desk) == 2
+    again = await desk.stub.RetryJob(pb.RetryJobRequest(job_id=first.id))
+    assert (again.job.id != answer.job.id, again.existing) == (True, False)
+
+
+async def test_a_retry_that_is_asked_again_in_vain_is_not_denied(desk, monkeypatch):
+    """Its first answer is lost, and its shard is away when Enqueue asks once more."""
+    first = await cancelled(desk)
+    redrive, tries = changes.Changes.redrive, []
+
+    async def unheard(self, *args):
+        tries.append(args)
+        if len(tries) > 1:
+            return [ShardUnavailable(first.shard)]
+        await redrive(self, *args)
+        raise ShardUnavailable(first.shard)
+
+    monkeypatch.setattr(changes.Changes, "redrive", unheard)
+    with pytest.raises(OutcomeUnknown):
+        await desk.stub.RetryJob(pb.RetryJobRequest(job_id=first.id))
+    assert await rows(desk) == 2
+    tries.append(())  # what is sent once, and finds the shard away, says so
+    with pytest.raises(ShardUnavailable):
+        await desk.stub.RetryJob(pb.RetryJobRequest(job_id=first.id))
+
+
+async def test_ids_for_new_jobs_that_belong_elsewhere_are_refused(desk):
+    first = await cancelled(desk)
+    there = new_job_id((bucket_of(uuid.UUID(first.id)) + 1) % BUCKETS, 0, Random(1))
+    for wishes in ([str(there)], [str(there)] * 2):
+        request = orchestrator_service_pb2.RedriveJobsRequest(
+            namespace="default", job_ids=[first.id], new_job_ids=wishes
+        )
+        with pytest.raises(InvalidField):
+            await desk.mesh.stub.RedriveJobs(request)
+    assert await rows(desk) == 1
 
 
 async def test_what_has_not_failed_is_not_retried(desk):

@@ -1123,6 +1123,7 @@ class RedriveJobsRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    NEW_JOB_IDS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """The tenant."""
     traceparent: _builtins.str
@@ -1131,16 +1132,23 @@ class RedriveJobsRequest(_message.Message):
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The jobs, at most 1000."""
 
+    @_builtins.property
+    def new_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids of the new jobs, one for each of `job_ids` and in its bucket: with the same ones a repeated call finds what
+        the first one made, also if that has ended. Empty: made up anew by each call.
+        """
+
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         traceparent: _builtins.str = ...,
+        new_job_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "namespace", b"namespace", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "namespace", b"namespace", "new_job_ids", b"new_job_ids", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

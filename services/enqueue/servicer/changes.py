@@ -53,10 +53,13 @@ class ChangeCalls:
         )
 
     async def RetryJob(self, request: pb.RetryJobRequest, context: Context) -> pb.RetryJobResponse:
+        job_id = convert.job_id_of(request.job_id)
         answer = await self._desk.orchestrator.RedriveJobs(
             orchestrator_pb.RedriveJobsRequest(
                 namespace=convert.namespace_of(request.namespace),
-                job_ids=[convert.job_id_of(request.job_id)],
+                job_ids=[job_id],
+                # Sent again by the channel, it is the same wish: no second job comes of it.
+                new_job_ids=[convert.id_beside(job_id, self._desk.clock.now())],
                 traceparent=self._desk.tracing.current_traceparent(),
             )
         )

@@ -10,7 +10,7 @@ nothing, since those no longer match.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
@@ -138,12 +138,18 @@ class Changes:
     # --- redrive
 
     async def redrive(
-        self, ids: Sequence[UUID], namespace: str, traceparent: str
+        self,
+        ids: Sequence[UUID],
+        namespace: str,
+        traceparent: str,
+        wishes: Mapping[UUID, UUID] | None = None,
     ) -> list[Redriven | MeshError]:
-        """One answer per id, in order."""
+        """One answer per id, in order. `wishes`: the ids of the new jobs, where the caller asks
+        again under the same ones.
+        """
 
         async def ask(store: ShardStore, asked: list[UUID]) -> dict[UUID, RedriveResult]:
-            results = await self._redrive_on(store, asked, namespace, traceparent)
+            results = await self._redrive_on(store, asked, namespace, traceparent, wishes)
             return {result.job_id: result for result in results}
 
         answers = await self._lookup.by_id(ids, ask)
@@ -151,9 +157,17 @@ class Changes:
         made = [r.redrive_id for r in results if isinstance(r, RedriveResult) and r.redrive_id]
         jobs = iter(await self._lookup.get(made, namespace, full=False))
         return [
-            result if isinstance(result, MeshError) else _redriven(result, next(jobs))
+            result if isinstance(result, MeshError) else self._redriven(result, next(jobs))
             for result in results
         ]
+
+    def _redriven(self, result: RedriveResult, job: Found | MeshError) -> Redriven | MeshError:
+        if isinstance(job, ShardUnavailable):
+            # It may have been made: that is not to be denied.
+            return OutcomeUnknown(self._topology.shard_of(result.job_id))
+        if isinstance(job, MeshError):
+            return job
+        return Redriven(job, result.outcome is RedriveOutcome.EXISTING)
 
     async def redrive_matching(
         self, jobs: JobFilter, before: UUID | None, traceparent: str, *, dry_run: bool
@@ -170,17 +184,26 @@ class Changes:
         return await self._walk(wanted, before, batch, dry_run=dry_run)
 
     async def _redrive_on(
-        self, store: ShardStore, ids: Sequence[UUID], namespace: str, traceparent: str
+        self,
+        store: ShardStore,
+        ids: Sequence[UUID],
+        namespace: str,
+        traceparent: str,
+        given: Mapping[UUID, UUID] | None = None,
     ) -> list[RedriveResult]:
         now_ms = int(self._clock.now().timestamp() * 1000)
         # In the bucket of the origin: wherever that moves, the two stay together.
         wishes = {job_id: new_job_id(bucket_of(job_id), now_ms, self._random) for job_id in ids}
+        wishes |= {job_id: new for job_id, new in (given or {}).items() if job_id in wishes}
         epoch, began = self._topology.map.epoch, self._clock.monotonic()
         try:
             answer = await store.redrive(wishes, namespace, epoch, traceparent or None)
-        except OutcomeUnknown:
+        except OutcomeUnknown as unknown:
             # Asked again, the shard says what there is: a job that was made is found, not doubled.
-            answer = await store.redrive(wishes, namespace, epoch, traceparent or None)
+            try:
+                answer = await store.redrive(wishes, namespace, epoch, traceparent or None)
+            except MeshError as error:
+                raise unknown from error  # this one says only that the second try stored nothing
         await self._tell(store.name, answer.events, began)
         return answer.results
 
@@ -312,12 +335,6 @@ def _refusal(job_id: UUID, answer: RedriveResult | MeshError | None) -> RedriveR
         assert answer.state is not None
         return ForbiddenTransition(job_id, answer.state.name, "retry")
     return answer
-
-
-def _redriven(result: RedriveResult, job: Found | MeshError) -> Redriven | MeshError:
-    if isinstance(job, MeshError):
-        return job
-    return Redriven(job, result.outcome is RedriveOutcome.EXISTING)
 
 
 def _not_changed(job_id: UUID, answer: ChangeAnswer) -> MeshError:
