@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
-from tests.chaos.evidence import Evidence
+from tests.chaos.evidence import Event, Evidence
 from tests.chaos.job_rules import CLAIMED, DISPATCHED, RUNNING, SWEPT
 from tests.chaos.orders import LIMITED
 
@@ -36,7 +36,7 @@ def rescued(evidence: Evidence) -> Iterator[Taken]:
         for fault in evidence.faults
         if fault["kind"] == "kill.worker" and fault["detail"].get("worker_id")
     }
-    for job, events in evidence.events.items():
+    for job, events in _unlimited(evidence):
         for held, following in pairwise(events):
             fault = killed.get(held.worker or "")
             if fault is None or held.state not in (DISPATCHED, RUNNING):
@@ -50,13 +50,19 @@ def rescued(evidence: Evidence) -> Iterator[Taken]:
 
 def swept(evidence: Evidence) -> Iterator[Taken]:
     """From a claim whose dispatch was lost to the next claim."""
-    for events in evidence.events.values():
+    for _, events in _unlimited(evidence):
         for index, event in enumerate(events):
             if event.reason == SWEPT:
                 claim = next(e for e in reversed(events[:index]) if e.reason == CLAIMED)
                 again = next((e for e in events[index:] if e.reason == CLAIMED), None)
                 if again:
                     yield Taken(claim.time, again.time - claim.time)
+
+
+def _unlimited(evidence: Evidence) -> Iterator[tuple[str, list[Event]]]:
+    """What happened to jobs that do not wait for each other: how long that takes is their own."""
+    limited = {row.id for row in evidence.rows if row.type == LIMITED}
+    yield from ((job, line) for job, line in evidence.events.items() if job not in limited)
 
 
 def resumed(evidence: Evidence) -> Iterator[Taken]:

@@ -10,6 +10,7 @@ import pytest
 
 from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
+from tests.chaos.orders import LIMITED
 from tests.chaos.recovery import BREAKER, ELSEWHERE, RESUMED, SWEPT, Measure, measure
 from tests.chaos.report import recovery_table
 from tests.unit.chaos.story import BEGAN, Story
@@ -174,3 +175,11 @@ def test_calls_that_ask_several_shards_say_nothing_about_one(tmp_path: Path) -> 
     story.evidence.history[0] |= {"kind": "tree"}
     story.evidence.history[1] |= {"kind": "steps", "parents": [["ref", "run"]]}
     assert len(_found(tmp_path, story, ELSEWHERE).samples) == 1
+
+
+def test_jobs_that_wait_for_each_other_say_nothing_about_recovery(tmp_path: Path) -> None:
+    story = Story()
+    for name in ("a", "b"):
+        story.job(name, LOST)
+    story.change("b", type=LIMITED)
+    assert len(_found(tmp_path, story, SWEPT).samples) == 1
