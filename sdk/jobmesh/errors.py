@@ -85,7 +85,8 @@ class Snooze(JobmeshError):
     """Raise or return it in a handler that cannot go on now: the job is due again after `delay`.
 
     Neither success nor failure: it costs no attempt, and what was checkpointed stays. `delay` is
-    in seconds (or a timedelta), at most 30 days.
+    in seconds (or a timedelta), at most 30 days. A subclass that does not pass one on to
+    `super().__init__` is a failure.
     """
 
     def __init__(self, delay: float | timedelta, message: str = "") -> None:
