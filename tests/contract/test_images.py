@@ -140,3 +140,12 @@ def test_an_image_runs_without_root_and_installs_only_what_is_hashed(service: st
         f"pip install --no-cache-dir --require-hashes -r requirements/{service}.txt"
     ]
     assert dockerfile.all("ENTRYPOINT") == [f'["python", "-m", "services.{service}"]']
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_listens_where_it_says_so_and_not_on_its_own_loopback(service: str) -> None:
+    dockerfile = Dockerfile(service)
+    listen = dockerfile.environment().get("JOBMESH_LISTEN", "")
+    # A worker's port is for those who are let in: whoever runs it says where it is.
+    expected = [f"0.0.0.0:{port}" for port in dockerfile.all("EXPOSE")]
+    assert [listen] == (expected or [""])
