@@ -21,7 +21,8 @@ async def main() -> None:
         async with asyncio.TaskGroup() as group:
             for start in range(0, COUNT, WATCHED_AT_ONCE):
                 group.create_task(follow(client, ids[start : start + WATCHED_AT_ONCE], ends))
-    print(f"after {time.monotonic() - began:.2f} s all have ended: {dict(ends)}")
+    words = ", ".join(f"{count} {state}" for state, count in ends.items())
+    print(f"after {time.monotonic() - began:.2f} s all have ended: {words}")
 
 
 async def follow(client: AsyncClient, ids: list[str], ends: Counter[str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import typer
 
 from jobmesh.cli import changes, doctor, jobs, local, logs, submit
@@ -67,4 +70,13 @@ def root(
 
 def main() -> None:
     """The console script."""
+    _open_streams()
     app()
+
+
+def _open_streams() -> None:
+    """Who closes an output (`>&-`) does not want it: Python has none then, and fails at a word."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the end

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from localmesh.status import Row
     from rich.text import Text
 
+#: What to try next: where the examples have pools, and where nothing is served yet.
+EXAMPLE_COMMANDS = (
+    "submit primes --input '{\"below\": 2000000}' --wait",
+    "submit echo --every 10s --name tick",
+    "pool watch",
+)
+COMMANDS = ("worker --app MODULE", "type list", "doctor")
 WAY_OUT = "start one: jobmesh up, or name the folder of one: --home, JOBMESH_HOME"
 
 
@@ -66,6 +73,7 @@ def up(
 
         connect.run(run_demo(screen, report.plan))
     _show_addresses(screen, report.plan)
+    _show_next(screen, EXAMPLE_COMMANDS if demo else COMMANDS)
 
 
 def _settings(home: Path, shards: int | None, base_port: int | None) -> MeshSettings:
@@ -94,12 +102,11 @@ def _show_addresses(screen: Screen, plan: Plan) -> None:
     ]
     screen.text("")
     screen.show(columns(rows))
+
+
+def _show_next(screen: Screen, commands: Sequence[str]) -> None:
     screen.text("\ntry next:")
-    for command in (
-        "submit primes --input '{\"below\": 2000000}' --wait",
-        "submit echo --every 10s --name tick",
-        "pool watch",
-    ):
+    for command in commands:
         screen.text(f"  {_own_name()} {command}")
 
 

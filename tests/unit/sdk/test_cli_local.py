@@ -15,6 +15,8 @@ from jobmesh.cli.failures import exit_code, explain
 from jobmesh.cli.screen import Screen, console
 from jobmesh.cli.steps import StepView
 from localmesh.errors import LocalError
+from localmesh.mesh import UpReport
+from localmesh.plan import Plan
 from localmesh.progress import Step
 from localmesh.settings import MeshSettings
 from localmesh.state import State, StateFile
@@ -81,6 +83,22 @@ def test_addresses_come_from_the_flag_the_variable_the_folder_or_the_default(
     monkeypatch.setenv("JOBMESH_ADDRESS", "elsewhere:1")
     assert connect.address_of("enqueue") == "elsewhere:1"
     assert connect.address_of("enqueue", "here:2") == "here:2"
+
+
+def test_what_to_try_next_is_what_would_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a demo no example has a pool."""
+
+    def bring_up(home: Path, settings: MeshSettings, progress: object) -> UpReport:
+        return UpReport(Plan(home, settings), (), (), 0.0)
+
+    async def run_demo(screen: Screen, plan: Plan) -> None: ...
+
+    monkeypatch.setattr("localmesh.mesh.up", bring_up)
+    monkeypatch.setattr("jobmesh.cli.demo.run_demo", run_demo)
+    assert "submit primes" in run("up")[1]
+    bare = run("up", "--no-demo")[1]
+    assert "submit primes" not in bare
+    assert "worker --app MODULE" in bare
 
 
 @dataclass

@@ -72,6 +72,19 @@ async def test_a_reader_that_leaves_early_is_no_error(address: str, mesh: Memory
     assert (out, err) == (b"{", b"")
 
 
+async def test_a_closed_output_is_no_error(address: str, mesh: MemoryMesh) -> None:
+    mesh.put(JobSpec(type="echo"))
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        process = await asyncio.create_subprocess_shell(
+            f"{sys.executable} -m jobmesh.cli list {closed}",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PYTHONPATH": "gen:sdk:deploy", "JOBMESH_ADDRESS": address},
+        )
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"")
+
+
 async def test_ctrl_c_ends_the_wait_and_says_that_the_job_goes_on(
     address: str, mesh: MemoryMesh
 ) -> None:
