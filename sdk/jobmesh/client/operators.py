@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -10,7 +11,10 @@ from typing import Self
 import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from jobmesh.client.caller import Caller
+from jobmesh.client.caller import Caller, pauses
+from jobmesh.client.status import is_transient
+from jobmesh.client.watch import PATIENCE_SECONDS
+from jobmesh.errors import CallError, Unavailable
 from jobmesh.v1 import orchestrator_service_pb2 as orchestrator_pb
 from jobmesh.v1 import scaler_service_pb2 as scaler_pb
 from jobmesh.v1 import scheduler_service_pb2 as scheduler_pb
@@ -78,16 +82,50 @@ class Pools:
         await self._caller.call(self._stub.DeletePool, request, repeat=True)
 
     async def watch(self, types: Sequence[str] = ()) -> AsyncIterator[scaler_pb.WatchPoolsResponse]:
-        """All pools as they are, then each at every change, until the stream breaks."""
+        """All pools as they are, then each at every change, over lost connections: for up to a
+        minute without an answer, once there was one.
+        """
         request = scaler_pb.WatchPoolsRequest(types=types)
-        stream = self._stub.WatchPools(request, timeout=STREAM_SECONDS)
-        try:
-            async for response in stream:
-                yield response
-        except grpc.aio.AioRpcError as failure:
-            raise self._caller.explain(failure, STREAM_SECONDS) from None
-        finally:
-            stream.cancel()
+        shown: dict[str, scaler_pb.WatchPoolsResponse] = {}
+        patience = _Patience()
+        while True:
+            stream = self._stub.WatchPools(request, timeout=STREAM_SECONDS)
+            error: CallError = Unavailable("the Scaler is going away", reason="DRAINING")
+            try:
+                async for response in stream:
+                    patience.renew()
+                    if shown.get(response.pool.spec.type) != response:  # else it is told again
+                        shown[response.pool.spec.type] = response
+                        yield response
+            except grpc.aio.AioRpcError as failure:
+                error = self._caller.explain(failure, STREAM_SECONDS)
+            finally:
+                stream.cancel()
+            await patience.bear(error)
+
+
+class _Patience:
+    """Whether a stream that ended is asked for again: once something was heard, for a minute."""
+
+    def __init__(self) -> None:
+        self._pauses = pauses()
+        self._heard = False
+        self._failing_since: float | None = None
+
+    def renew(self) -> None:
+        self._pauses, self._heard, self._failing_since = pauses(), True, None
+
+    async def bear(self, error: CallError) -> None:
+        """Wait a moment, or raise the error."""
+        now = asyncio.get_running_loop().time()
+        if error.status == "DEADLINE_EXCEEDED":  # the stream's own: it was open all the time
+            self.renew()
+        elif not is_transient(error) or not self._heard:
+            raise error
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since > PATIENCE_SECONDS:
+            raise error
+        await asyncio.sleep(next(self._pauses))
 
 
 async def describe_scheduler(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 from grpc_status import rpc_status
 from jobmesh.v1 import (
     orchestrator_service_pb2,
@@ -27,6 +28,9 @@ class MemoryScaler(ScalerServiceServicer):
 
     def __init__(self) -> None:
         self.pools: dict[str, pool_pb2.Pool] = {}
+        #: How the streams of WatchPools end, the first ones; those after them are not served.
+        self.ends: list[grpc.StatusCode] = []
+        self.watches = 0
 
     async def CreatePool(
         self, request: scaler_service_pb2.CreatePoolRequest, context: Any
@@ -57,8 +61,12 @@ class MemoryScaler(ScalerServiceServicer):
     async def WatchPools(
         self, request: scaler_service_pb2.WatchPoolsRequest, context: Any
     ) -> AsyncIterator[scaler_service_pb2.WatchPoolsResponse]:
+        self.watches += 1
         for pool in self.pools.values():
             yield scaler_service_pb2.WatchPoolsResponse(pool=pool)
+        end = self.ends.pop(0) if self.ends else grpc.StatusCode.UNIMPLEMENTED
+        if end is not grpc.StatusCode.OK:
+            await context.abort(end)
 
 
 class MemoryOrchestrator(OrchestratorServiceServicer):

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode
 from jobmesh.cli import connect
 from jobmesh.v1 import pool_pb2
 
@@ -50,8 +51,25 @@ async def test_pools_shards_and_types_are_shown(run: Run) -> None:
 async def test_a_watch_says_which_pools_are_not_there(run: Run) -> None:
     await run("pool", "create", "echo")
     watched = await run("pool", "watch", "ehco")
-    assert watched.err == "there is no pool of ehco yet; there are: echo\n"
-    assert (await run("pool", "watch", "echo")).err == ""
+    assert watched.err.startswith("there is no pool of ehco yet; there are: echo\n")
+    assert "no pool" not in (await run("pool", "watch", "echo")).err
+
+
+async def test_a_watch_of_pools_goes_on_over_a_restart_and_its_own_deadline(
+    run: Run, mesh: MemoryMesh
+) -> None:
+    await run("pool", "create", "echo")
+    mesh.scaler.ends = [StatusCode.OK, StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED]
+    watched = await run("pool", "watch", "--json")
+    assert [line["pool"]["spec"]["type"] for line in watched.lines] == ["echo"], "told once"
+    assert mesh.scaler.watches == 4
+    assert "UNIMPLEMENTED" in watched.err
+
+
+async def test_a_watch_of_pools_says_soon_that_nobody_is_there(run: Run, mesh: MemoryMesh) -> None:
+    mesh.scaler.ends = [StatusCode.UNAVAILABLE]
+    assert (await run("pool", "watch")).code == 3
+    assert mesh.scaler.watches == 1
 
 
 async def test_a_schedule_that_exists_may_be_changed(run: Run) -> None:
