@@ -85,7 +85,8 @@ async def _asked(
         hint = f"look at: jobmesh logs {service}"
         if error.reason == "UNREACHABLE":
             hint = f"start what is down: jobmesh up; or {hint}"
-        return Finding(service, False, f"{error.message} ({error.reason})", hint), None
+        detail = f"{error.message} ({error.reason or error.status})"
+        return Finding(service, False, detail, hint), None
     took = human(time.monotonic() - began)
     return Finding(service, True, f"answers at {address} in {took}"), answer
 

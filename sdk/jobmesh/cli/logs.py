@@ -72,5 +72,6 @@ def _print(screen: Screen, line: LogLine, *, first: bool) -> None:
         return
     if first:
         screen.note(f"attempt {line.attempt} (dispatch {line.dispatch_no})", style="dim")
-    time = "" if line.time is None else line.time.strftime("%H:%M:%S.%f")[:-3]
+    # In local time, like all times that commands show.
+    time = "" if line.time is None else line.time.astimezone().strftime("%H:%M:%S.%f")[:-3]
     screen.text(f"{time}  {line.text}")

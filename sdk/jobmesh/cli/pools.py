@@ -86,6 +86,8 @@ def pool_create(
         where = connect.folder_for_workers(address) if directory is None else directory
         driver = ProcessDriver(app=app, capacity=capacity, directory=where)
         spec.process.CopyFrom(driver)
+    elif capacity or directory:
+        raise ValueError("--capacity and --directory are about workers it starts: give --app")
     if idle is not None:
         spec.empty_for.FromNanoseconds(round(seconds(idle) * 1e9))
     _show_pools(Screen(json), [connect.run(_create_pool(address, spec))])

@@ -71,8 +71,11 @@ class TypeCalls:
                 settings.etag = etag
             apply_changes(settings, changes)
             request = pb.SetTypeSettingsRequest(settings=settings)
+            change = self._session.stub.SetTypeSettings
             try:
-                answer = await self._session.call(self._session.stub.SetTypeSettings, request)
+                # Sent again after it was carried out, a change of the caller's etag would count as
+                # somebody else's; one of ours is made anew.
+                answer = await self._session.call(change, request, repeat=not etag)
                 return to_type_settings(answer.settings)
             except CallError as error:
                 if etag or not left or error.reason != "ETAG_MISMATCH":

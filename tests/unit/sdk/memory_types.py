@@ -25,6 +25,8 @@ class MemoryTypes:
 
         async def _begin(self, method: str, request: Any, context: Any) -> Fault | None: ...
 
+        async def _end(self, fault: Fault | None, context: Any) -> None: ...
+
         async def _abort(self, context: Any, error: Any) -> None: ...
 
     async def GetTypeSettings(
@@ -37,7 +39,7 @@ class MemoryTypes:
     async def SetTypeSettings(
         self, request: pb.SetTypeSettingsRequest, context: Any
     ) -> pb.SetTypeSettingsResponse:
-        await self._begin("SetTypeSettings", request, context)
+        fault = await self._begin("SetTypeSettings", request, context)
         given = request.settings
         known = self.type_settings.get(given.type, TypeSettings())
         if given.etag and given.etag != known.etag:
@@ -47,4 +49,5 @@ class MemoryTypes:
             given.ClearField(field)  # type: ignore[arg-type]
         given.MergeFrom(asked_by_handler(known))
         self.type_settings[given.type] = given
+        await self._end(fault, context)
         return pb.SetTypeSettingsResponse(settings=given)

@@ -119,6 +119,11 @@ async def test_doctor_finds_what_is_well_and_what_is_ill(run: Run, mesh: MemoryM
     assert "internal error, see the service's log for c-1" in (await run("doctor")).out
 
 
+async def test_doctor_names_the_status_where_there_is_no_reason(run: Run, mesh: MemoryMesh) -> None:
+    mesh.faults["ListTypes"] = [Fault(StatusCode.PERMISSION_DENIED)]
+    assert "(PERMISSION_DENIED) — look at" in (await run("doctor")).out
+
+
 async def test_doctor_misses_each_scheduler_that_is_away(
     run: Run, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ async def test_a_pool_that_was_only_watched_gets_workers_of_its_own(
     ("arguments", "code", "message"),
     [
         (["set", "echo"], 2, "such as --max 8"),
+        (["create", "primes", "--capacity", "4"], 2, "about workers it starts: give --app"),
         (["set", "echo", "--idle", "soon"], 2, "'soon' is not a span"),
         (["set", "none", "--max", "8"], 1, "(POOL_NOT_FOUND)"),
         (["show", "none"], 1, "(POOL_NOT_FOUND)"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from jobmesh import Context, OutputError, RetryAfter, Snooze, job
-from jobmesh.cli.logs import is_job_id
+from jobmesh.cli.logs import _print, is_job_id
 from jobmesh.cli.sayings import progress_bar, progress_words
-from jobmesh.model import Progress
+from jobmesh.cli.screen import Screen
+from jobmesh.model import LogLine, Progress
 from jobmesh.testing import make_context, run_job
+from jobmesh.v1 import enqueue_service_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -114,3 +117,16 @@ def test_progress_is_shown_with_a_bar_where_the_total_is_known() -> None:
 def test_a_jobs_id_is_told_from_the_name_of_a_service() -> None:
     assert is_job_id("0197a7b0-0000-7000-8000-000000000000")
     assert not any(map(is_job_id, ("", "scheduler", "0197a7b000007000800000000000")))
+
+
+def test_lines_of_a_log_have_the_time_of_the_clocks_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time_said = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    line = LogLine(1, time_said, "hello", 1, 1, message=pb.LogLine())
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        _print(Screen(), line, first=False)
+    time.tzset()
+    assert capsys.readouterr().out == "21:00:00.000  hello\n"

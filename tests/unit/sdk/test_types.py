@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from grpc import StatusCode
 from jobmesh import AsyncClient, Retry
-from jobmesh.errors import CallError
+from jobmesh.errors import CallError, Unavailable
 from jobmesh.policies import to_retry_policy
 from jobmesh.v1 import retry_pb2
 from jobmesh.v1.type_settings_pb2 import TypeSettings
@@ -44,6 +45,18 @@ async def test_with_an_etag_only_what_was_read_is_changed(client: AsyncClient) -
     with pytest.raises(CallError, match="changed since it was read"):
         await client.set_type_settings("echo", etag=first.etag, max_running=3)
     assert (await client.type_settings("echo")).max_running == 2
+
+
+async def test_a_lost_answer_to_a_change_with_an_etag_is_not_told_as_anothers_change(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    first = await client.set_type_settings("echo", max_running=1)
+    mesh.faults["SetTypeSettings"] = [Fault(StatusCode.UNAVAILABLE, after=True)]
+    with pytest.raises(Unavailable):
+        await client.set_type_settings("echo", etag=first.etag, max_running=2)
+    assert len(mesh.calls["SetTypeSettings"]) == 2
+    mesh.faults["SetTypeSettings"] = [Fault(StatusCode.UNAVAILABLE, after=True)]
+    assert (await client.set_type_settings("echo", max_running=3)).max_running == 3
 
 
 async def test_blocking_code_has_the_same_calls(address: str) -> None:
