@@ -20,6 +20,7 @@ from pathlib import Path
 from localmesh.errors import LocalError, explained
 from localmesh.launch import Running, require_space, start_units
 from localmesh.plan import Plan, Reroute, direct
+from localmesh.ports import require_free
 from localmesh.processes import Process, descendants, tagged
 from localmesh.progress import Progress, Teller, silent
 from localmesh.service import (
@@ -105,6 +106,7 @@ class LocalMesh:
             self._require_same_shards(saved.settings)
             self._state = State(self.plan.settings, saved.processes)
             self._end_unwanted()
+            self._require_ports()
             with explained(self.plan.workers):
                 self.plan.workers.mkdir(exist_ok=True)
             return self._raise_stages()
@@ -173,6 +175,14 @@ class LocalMesh:
                 f"Say --shards {had} (or JOBMESH_LOCAL_SHARDS={had}), or remove the mesh with all"
                 " its data (make clean)",
             )
+
+    def _require_ports(self) -> None:
+        """A port that is taken is told before servers are started in vain. While some of the mesh
+        runs, its units may have to end first: then each stage looks for itself.
+        """
+        if not self._state.alive():
+            for unit in self.plan.units.values():
+                require_free(unit.name, unit.ports.values())
 
     def _raise_stages(self) -> UpReport:
         started: list[str] = []

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -213,6 +214,13 @@ def test_a_service_that_cannot_start_is_quoted_and_nothing_stays(world: World) -
     assert "the configuration is wrong" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert tagged(world.home) == []
+
+
+def test_a_taken_port_is_told_before_anything_is_started(world: World) -> None:
+    taken = socket.create_server(("127.0.0.1", world.settings.port("scaler")))
+    with taken, pytest.raises(LocalError, match=r"wanted by scaler, is in use by pid \d+"):
+        world.up(nats_url="")
+    assert world.steps == []
 
 
 def test_a_failed_up_leaves_alone_what_ran_before(world: World) -> None:
