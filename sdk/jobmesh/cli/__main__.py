@@ -1,5 +1,5 @@
 """`python -m jobmesh.cli` does what the `jobmesh` command does."""
 
-from jobmesh.cli.app import main
+from jobmesh.cli import main
 
 main()

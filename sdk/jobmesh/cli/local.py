@@ -115,6 +115,8 @@ def _own_name() -> str:
     if shutil.which("jobmesh"):
         return "jobmesh"
     own = Path(sys.argv[0])
+    if own.name == "__main__.py":
+        return "python -m jobmesh.cli"
     return str(own.relative_to(Path.cwd())) if own.is_relative_to(Path.cwd()) else str(own)
 
 
@@ -266,6 +268,7 @@ def worker(
     app = parse_app(app)
     if app is None and not command and not attach:
         raise ValueError("give --app, --command or --attach: nothing would be served")
+    _require_worker()
     arguments = [sys.executable, "-m", "services.worker", "--app", app or ""]
     if command:
         arguments += ["--commands", _commands(command)]
@@ -282,6 +285,14 @@ def worker(
         environment.setdefault("JOBMESH_LOG_FORMAT", "console")
     sys.stdout.flush()
     os.execve(arguments[0], arguments, environment)
+
+
+def _require_worker() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("nats") is None or find_spec("prometheus_client") is None:
+        way_out = "pip install '/path/to/jobmesh[worker,cli]'"
+        raise CommandError("the worker is not installed", way_out)
 
 
 def _commands(given: list[str]) -> str:

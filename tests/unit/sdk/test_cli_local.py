@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from jobmesh.cli.app import app
 from jobmesh.cli.failures import exit_code, explain
 from jobmesh.cli.screen import Screen, console
 from jobmesh.cli.steps import StepView
-from localmesh.errors import LocalError
+from localmesh.errors import LocalError, explained
 from localmesh.mesh import UpReport
 from localmesh.plan import Plan
 from localmesh.progress import Step
@@ -99,6 +101,25 @@ def test_what_to_try_next_is_what_would_work(home: Path, monkeypatch: pytest.Mon
     bare = run("up", "--no-demo")[1]
     assert "submit primes" not in bare
     assert "worker --app MODULE" in bare
+
+
+def test_a_worker_that_is_not_installed_is_told_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(home, 9000)
+    monkeypatch.setattr(os, "execve", lambda *arguments: pytest.fail("it was started"))
+    monkeypatch.setitem(sys.modules, "nats", None)
+    code, _, err = run("worker", "--app", "shop")
+    assert (code, err) == (
+        1,
+        "error: the worker is not installed — pip install '/path/to/jobmesh[worker,cli]'\n",
+    )
+
+
+def test_a_folder_that_is_not_writable_is_told_by_its_own_name(tmp_path: Path) -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".writable"))
+    with pytest.raises(LocalError, match=f"the folder {tmp_path} is not"), explained(tmp_path):
+        raise refused
 
 
 @dataclass

@@ -72,6 +72,19 @@ async def test_a_reader_that_leaves_early_is_no_error(address: str, mesh: Memory
     assert (out, err) == (b"{", b"")
 
 
+async def test_an_install_without_the_command_says_what_to_install() -> None:
+    """`pip install /path/to/jobmesh` brings the script, and nothing that it needs."""
+    script = "import sys; sys.modules['typer'] = None; from jobmesh.cli import main; main()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script),
+        stderr=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": "gen:sdk:deploy"},
+    )
+    _, err = await process.communicate()
+    told = "error: the command is not installed: pip install '/path/to/jobmesh[cli]'\n"
+    assert (process.returncode, err.decode()) == (1, told)
+
+
 async def test_a_closed_output_is_no_error(address: str, mesh: MemoryMesh) -> None:
     mesh.put(JobSpec(type="echo"))
     for closed in (">&-", "2>&-", ">&- 2>&-"):
