@@ -22,6 +22,7 @@ from services.mesh.wire.schedules import (
     timestamps,
 )
 from services.mesh.wire.values import optional_datetime
+from services.orchestrator import convert
 from services.orchestrator.app.schedules import Schedules
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -52,9 +53,11 @@ class ScheduleCalls:
         self, request: pb.OrchestratorServiceListSchedulesRequest, context: Context
     ) -> pb.OrchestratorServiceListSchedulesResponse:
         page = await self._schedules.page(request.namespace, request.after_name, request.page_size)
+        # Inputs may be large: as many as one answer holds.
+        schedules = convert.first_of(schedule_to_proto(record) for record in page.schedules)
         return pb.OrchestratorServiceListSchedulesResponse(
-            schedules=[schedule_to_proto(record) for record in page.schedules],
-            more=page.more,
+            schedules=schedules,
+            more=page.more or len(schedules) < len(page.schedules),
             missing_shards=page.missing,
         )
 

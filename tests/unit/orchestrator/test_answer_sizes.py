@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,14 +14,18 @@ from services.mesh.jobs.model import (
     NO_TIMEOUTS,
     JobEvent,
     JobRecord,
+    Payload,
     Position,
 )
+from services.mesh.jobs.recurrence import Interval
 from services.mesh.jobs.retry import Failure
+from services.mesh.jobs.schedules import Definition, JobTemplate, ScheduleRecord
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.rpc.server import MAX_SEND_BYTES
 from services.mesh.store.answers import EventPage
 from services.orchestrator import convert
 from services.orchestrator.app.lookup import EndsFound, Events, Found, Page
+from services.orchestrator.app.schedules import SchedulePage
 from services.orchestrator.servicer import OrchestratorServicer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -140,3 +144,25 @@ def test_one_that_is_too_large_by_itself_comes_alone() -> None:
     huge = events_of(2, Failure("E", "m" * (convert.MOST_BYTES + 1)))
     answer = convert.event_page_to_proto(EventPage(huge, Position(9, 0), False, False, 12, PLACE))
     assert (len(answer.events), answer.more, answer.next.number) == (1, True, 1)
+
+
+class FakeSchedules:
+    async def page(self, *_: Any) -> SchedulePage:
+        large = JobTemplate("t", Payload.inline(b"i" * 1024**2))
+        definition = Definition((Interval(timedelta(hours=1)),), large)
+        past = (0, 0, 1, NOW, NOW)
+        records = [
+            ScheduleRecord(UUID(int=n), "n", f"s{n}", definition, False, "", NOW, None, None, *past)
+            for n in range(40)
+        ]
+        return SchedulePage(records, False, [])
+
+
+async def test_schedules_with_large_inputs_are_listed_in_parts() -> None:
+    servicer = OrchestratorServicer.__new__(OrchestratorServicer)
+    servicer._schedules = cast(Any, FakeSchedules())
+    asked = pb.OrchestratorServiceListSchedulesRequest(namespace="n", page_size=40)
+    answer = await servicer.ListSchedules(asked, cast(Any, None))
+    assert answer.ByteSize() < MAX_SEND_BYTES
+    assert [one.name for one in answer.schedules[:3]] == ["s0", "s1", "s2"]
+    assert answer.more, "the next page begins behind the last that fits"
