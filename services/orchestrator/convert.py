@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from jobmesh.v1 import bus_pb2, job_pb2, topology_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
-from services.mesh.errors import InvalidField, MeshError
+from services.mesh.errors import InvalidField, MeshError, OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs import ids
 from services.mesh.jobs.health import Health
 from services.mesh.jobs.model import JobEvent, NewJob, Position
@@ -192,15 +192,14 @@ def fill_get_result(
 def cancel_result_to_proto(
     result: CancelResult | MeshError, found: Found | MeshError
 ) -> pb.CancelJobResult:
-    for answer in (result, found):
-        if isinstance(answer, MeshError):
-            return pb.CancelJobResult(error=to_item_error(answer))
-    assert isinstance(result, CancelResult)
-    assert isinstance(found, Found)
-    return pb.CancelJobResult(
-        job=found_to_proto(found, full=False),
-        cancelled=result.outcome is CancelOutcome.CANCELLED,
-    )
+    if isinstance(result, MeshError):
+        return pb.CancelJobResult(error=to_item_error(result))
+    cancelled = result.outcome is CancelOutcome.CANCELLED
+    if cancelled and isinstance(found, ShardUnavailable):
+        found = OutcomeUnknown(found.metadata["shard"])  # it is cancelled: not to be denied
+    if isinstance(found, MeshError):
+        return pb.CancelJobResult(error=to_item_error(found))
+    return pb.CancelJobResult(job=found_to_proto(found, full=False), cancelled=cancelled)
 
 
 def position_from(request: pb.ListShardEventsRequest) -> Position | None:

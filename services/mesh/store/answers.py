@@ -142,6 +142,8 @@ class CancelOutcome(Enum):
     CANCELLED = "cancelled"
     ALREADY_TERMINAL = "already_terminal"
     NOT_FOUND = "not_found"
+    UNRESOLVED = "unresolved"
+    """It was not cancelled; the shard could not be asked why."""
 
 
 @record

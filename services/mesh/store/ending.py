@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from services.mesh.errors import MeshError
 from services.mesh.jobs.model import JobEvent
 from services.mesh.jobs.retry import TOTAL_TIMEOUT, Failure, FailureKind
 from services.mesh.jobs.states import IN_FLIGHT, Cause, JobState
@@ -32,12 +33,27 @@ class Ending(Reporting):
         ordered = Uuids(sorted(set(ids), key=lambda job_id: job_id.int))
         params = {"ids": ordered, "namespace": namespace, "note": reason or None}
         rows = {row[0]: row for row in await self._fetch("cancel", params)}
-        states: dict[UUID, int] = {}
-        if missed := [job_id for job_id in ids if job_id not in rows]:
-            params = {"ids": Uuids(missed), "namespace": namespace}
-            states = dict(await self._fetch("states", params))
-        results = [cancel_result(job_id, rows.get(job_id), states.get(job_id)) for job_id in ids]
-        return CancelAnswer(results, [cancelled_event(row, reason) for row in rows.values()])
+        missed = [job_id for job_id in ids if job_id not in rows]
+        found = {job_id: cancel_result(job_id, row, None) for job_id, row in rows.items()}
+        try:
+            found |= await self._not_cancelled(missed, namespace)
+        except MeshError:
+            if not rows:
+                raise
+            # What was cancelled is, and somebody has to tell the workers.
+            found |= {i: CancelResult(i, CancelOutcome.UNRESOLVED, None) for i in missed}
+        events = [cancelled_event(row, reason) for row in rows.values()]
+        return CancelAnswer([found[job_id] for job_id in ids], events)
+
+    async def _not_cancelled(
+        self, ids: Sequence[UUID], namespace: str | None
+    ) -> dict[UUID, CancelResult]:
+        """Why these were not."""
+        if not ids:
+            return {}
+        rows = await self._fetch("states", {"ids": Uuids(ids), "namespace": namespace})
+        states: dict[UUID, int] = dict(rows)
+        return {job_id: cancel_result(job_id, None, states.get(job_id)) for job_id in ids}
 
     async def overdue_dispatches(self, older_than: timedelta, limit: int = 1000) -> list[InFlight]:
         """Dispatches that nobody started for so long. Rows that outlived theirs are removed: a

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-from services.mesh.errors import JobNotFound, MeshError, Overloaded
+from services.mesh.errors import JobNotFound, MeshError, Overloaded, ShardUnavailable
 from services.mesh.jobs.attempts import NO_HISTORY, History
 from services.mesh.jobs.ids import bucket_of_bytes
 from services.mesh.jobs.model import JobEvent, JobFilter, JobRecord
@@ -106,11 +106,13 @@ class Lookup:
     ) -> list[CancelResult | MeshError]:
         """One answer per id, in order; the row decided each."""
 
-        async def ask(store: ShardStore, asked: list[UUID]) -> dict[UUID, CancelResult]:
+        async def ask(store: ShardStore, asked: list[UUID]) -> dict[UUID, CancelResult | MeshError]:
+            results = await self.cancel_on(store, asked, namespace, reason)
+            away = ShardUnavailable(store.name)
             return {
-                result.job_id: result
-                for result in await self.cancel_on(store, asked, namespace, reason)
-                if result.outcome is not CancelOutcome.NOT_FOUND
+                r.job_id: away if r.outcome is CancelOutcome.UNRESOLVED else r
+                for r in results
+                if r.outcome is not CancelOutcome.NOT_FOUND
             }
 
         answers = await self.by_id(ids, ask)
