@@ -35,10 +35,11 @@ class ChaosClient:
             case "batch" | "limited":
                 if any(await self._calls.enqueue_batch(lot)):
                     await self._calls.list_lot(lot)
+            # Most of them need a shard that is away, and would hold up all that is behind them.
             case "tree":
-                await self._submit_tree(lot)
+                self._do_later(self._submit_tree(lot), f"tree-{lot[0].ref}")
             case "steps":
-                await self._submit_steps(lot)
+                self._do_later(self._submit_steps(lot), f"steps-{lot[0].ref}")
             case _:
                 await self._submit_one(lot[0])
 
@@ -47,8 +48,9 @@ class ChaosClient:
         return await self._calls.get(order, job)
 
     async def close(self) -> None:
-        """Wait for what is to be done later, cancels and the like."""
-        await asyncio.gather(*self._later)
+        """Wait for what is to be done later, cancels and the like; that may bring more of it."""
+        while self._later:
+            await asyncio.gather(*self._later)
 
     # --- submitting
 

@@ -232,6 +232,7 @@ class Run:
 
     async def _until(self, holds: Any, process: subprocess.Popen[str], seconds: float = 0) -> None:
         deadline = time.monotonic() + (seconds or _WAIT_SECONDS)
+        acked = 0
         while not await asyncio.to_thread(holds):
             if process.poll() is not None:
                 log = (self._folder / "load.log").read_text()
@@ -240,6 +241,9 @@ class Run:
                 if seconds:
                     return
                 raise TimeoutError(f"the load did not get on within {_WAIT_SECONDS:g} s")
+            before, acked = acked, self._progress().get("acked", 0)
+            if acked > before and not seconds:  # slow is not stuck
+                deadline = time.monotonic() + _WAIT_SECONDS
             await asyncio.sleep(0.2)
 
     def _progress(self) -> dict[str, Any]:
