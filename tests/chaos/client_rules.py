@@ -117,22 +117,30 @@ def _cancelled(op: Mapping[str, Any], row: Row) -> Violations:
 
 def check_reads(evidence: Evidence) -> Violations:
     """I17, I18: a client finds what it stored, never an older version, and whole lists."""
-    seen: dict[tuple[str, str], int] = {}
+    seen: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     lots: dict[str, set[str]] = defaultdict(set)
     places = _places(evidence)
     for op in evidence.history:
         if _is_lost(op):
             yield Violation("I17", "lost", "an acknowledged job was NOT_FOUND", op["job"])
         elif op["op"] in CHANGES and op["outcome"] == OK and "version" in op:
-            at = (op["client"], op["job"])
-            if op["version"] < seen.get(at, 1):
-                text = f"version {op['version']} after {seen.get(at, 1)}"
-                yield Violation("I17", "gaps", text, op["job"])
-            seen[at] = op["version"]
+            known = seen[op["client"], op["job"]]
+            yield from _older(op, known)
+            known.append((op.get("end", 0.0), op["version"]))
         elif op["op"] == "enqueue" and op["outcome"] == OK:
             lots[op["lot"]].add(op["job"])
         elif op["op"] == "list" and op["outcome"] == OK:
             yield from _listed(op, lots[op["lot"]], places)
+
+
+def _older(op: Mapping[str, Any], known: list[tuple[float, int]]) -> Violations:
+    """A version older than one that was told before it was asked for: a client may do several
+    things at once.
+    """
+    begin = op.get("begin", math.inf)
+    newest = max((version for end, version in known if end <= begin), default=1)
+    if op["version"] < newest:
+        yield Violation("I17", "gaps", f"version {op['version']} after {newest}", op["job"])
 
 
 def _is_lost(op: Mapping[str, Any]) -> bool:

@@ -216,6 +216,14 @@ def test_a_key_that_refuses_other_content_is_fine(story: Story) -> None:
     assert found(story) == set()
 
 
+def test_a_look_that_began_before_another_one_ended_may_be_older(story: Story) -> None:
+    story.op("get", "a", version=4, begin=BEGAN, end=BEGAN + 1)
+    story.op("get", "a", version=3, begin=BEGAN + 0.9, end=BEGAN + 2)
+    assert found(story) == set()
+    story.op("get", "a", version=3, begin=BEGAN + 1.1, end=BEGAN + 3)
+    assert found(story) == {("I17", "gaps")}
+
+
 def test_a_large_input_that_is_there_is_fine(story: Story) -> None:
     story.change("a", input_ref=_INPUT)
     _store(story, role="input", size=4)
