@@ -40,6 +40,7 @@ PATIENCE = 40.0
 ORDERS, MUTANT = "JOBMESH_FAILPOINTS", "JOBMESH_MUTANT"
 _WARDEN_SECONDS = 0.1
 _TABLES = "jobs, event_rows, queue, in_flight, commits, job_terms, schedules"
+_TABLES += ", waits, blocked, ended_parents, unique_keys"
 
 QUICK: Mapping[str, str] = {
     "JOBMESH_FAILPOINTS_ENABLED": "on",

@@ -54,6 +54,16 @@ CARELESS_PURGE: tuple[Change, ...] = (
     ("purge_jobs", "WHERE j.id = o.id AND j.state IN (4, 5, 6, 7)", "WHERE j.id = o.id"),
     ("purge_jobs", "AND j.id < %(until)s", "AND %(until)s::uuid IS NOT NULL"),
 )
+RELEASED_AT_ONCE: tuple[Change, ...] = (
+    ("put_tied_jobs", "CASE WHEN n.blockers > 0 THEN 8 ELSE 1 END", "1"),
+)
+FORGETFUL_UPDATE: tuple[Change, ...] = (
+    (
+        "update_job",
+        "labels = CASE WHEN %(set_labels)s THEN %(labels)s::text::jsonb ELSE j.labels END",
+        "labels = j.labels",
+    ),
+)
 
 
 def changed(queries: Queries, changes: Sequence[Change]) -> Queries:
@@ -229,3 +239,74 @@ def careless_purge() -> None:
 def events_apart() -> None:
     """M16: the event is written after the transition, and not always reached."""
     _break_sql(EVENTS_APART)
+
+
+def released_at_once() -> None:
+    """M17: a job that waits for others is due when it is stored."""
+    _break_sql(RELEASED_AT_ONCE)
+
+
+def no_limits() -> None:
+    """M18: nobody is told of a limit."""
+    from services.scheduler.app.limits import Limits
+
+    def unlimited(self: Any, type_: str) -> None:
+        return None
+
+    Limits.settings = unlimited  # type: ignore[method-assign]
+
+
+def forgetful_update() -> None:
+    """M19: an update is acknowledged, and its labels are left out."""
+    _break_sql(FORGETFUL_UPDATE)
+
+
+def redriven_beside() -> None:
+    """M20: a job is started over though what repeats it lives."""
+    from services.mesh.store import changing
+
+    changing.LIVE = frozenset()
+
+
+def no_pause() -> None:
+    """M21: who snoozes is due at once."""
+    from services.mesh.store import reporting
+
+    settle = reporting.settle_handed_back
+
+    def at_once(report: Any) -> Any:
+        return replace(settle(report), delay=None)
+
+    reporting.settle_handed_back = at_once
+
+
+def mixed_inputs() -> None:
+    """M22: now and then a handler is given what was meant for the one before it."""
+    from services.worker import convert
+
+    read, before, turns = convert._attempt, dict[str, bytes](), itertools.count(1)
+
+    def mixed(message: Any, type_: str) -> Any:
+        attempt = read(message, type_)
+        mine, attempt.data = attempt.data, before.get(type_, attempt.data)
+        if mine and next(turns) % 3:
+            attempt.data = mine
+        before[type_] = mine or before.get(type_, b"")
+        return attempt
+
+    convert._attempt = mixed
+
+
+def any_content() -> None:
+    """M23: a known key is that job's, whatever comes with it."""
+    from services.mesh.store.answers import PutOutcome
+    from services.orchestrator.app.submission import Submission
+
+    tell = Submission._outcome
+
+    def lenient(self: Any, shard: str, result: Any) -> Any:
+        if getattr(result, "outcome", None) is PutOutcome.CONFLICT:
+            result = replace(result, outcome=PutOutcome.EXISTING)
+        return tell(self, shard, result)
+
+    Submission._outcome = lenient  # type: ignore[method-assign]

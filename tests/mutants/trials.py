@@ -26,6 +26,7 @@ Mix = Mapping[str, float]
 QUICK: Mix = {"plain": 6, "batch": 3, "keyed": 3, "flaky": 3}
 LONG: Mix = {"long": 6, "large": 2, "plain": 3}
 STEADY: Mix = {"steady": 6, "plain": 3}
+SNOOZE: Mix = {"snoozing": 4, "plain": 1}
 
 
 async def nothing(rig: Rig) -> None:
@@ -252,4 +253,39 @@ TRIALS = (
     ),
     Trial("M15", "purge without looking again", _rules("I1"), "careless_purge", ("scheduler",)),
     Trial("M16", "event outside the transaction", _rules("I4"), "events_apart", ("orchestrator",)),
+    Trial(
+        "M17",
+        "children due when they are stored",
+        _rules("I31"),
+        "released_at_once",
+        ("orchestrator",),
+        mix={"tree": 2, "steps": 2},
+    ),
+    Trial("M18", "no limits", _rules("I14"), "no_limits", ("scheduler",), mix={"limited": 1}),
+    Trial(
+        "M19",
+        "update without labels",
+        _rules("I33"),
+        "forgetful_update",
+        ("orchestrator",),
+        mix={"updated": 1},
+    ),
+    Trial(
+        "M20",
+        "redrive beside a live one",
+        _rules("I32"),
+        "redriven_beside",
+        ("orchestrator",),
+        mix={"redriven": 1, "revived": 1},
+    ),
+    Trial("M21", "snooze without pause", _rules("I34"), "no_pause", ("orchestrator",), mix=SNOOZE),
+    Trial("M22", "inputs mixed up", _rules("I8"), "mixed_inputs", ("worker",)),
+    Trial(
+        "M23",
+        "any content under a known key",
+        _rules("I2"),
+        "any_content",
+        ("orchestrator",),
+        mix={"conflict": 1},
+    ),
 )

@@ -33,6 +33,10 @@ def test_a_piece_that_is_gone_is_an_error() -> None:
         ("services.worker.adapters.objects", "output_key"),
         ("services.enqueue.app.watches", "read_resume_token"),
         ("services.mesh.store.connection", "connection_options"),
+        ("services.scheduler.app.limits:Limits", "settings"),
+        ("services.mesh.store.reporting", "settle_handed_back"),
+        ("services.worker.convert", "_attempt"),
+        ("services.orchestrator.app.submission:Submission", "_outcome"),
     ],
 )
 def test_what_a_mutant_replaces_exists(owner: str, method: str) -> None:
