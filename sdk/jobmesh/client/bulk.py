@@ -54,6 +54,8 @@ class Parcel:
     depths: dict[int, int] = field(default_factory=dict)
     #: Some of its jobs wait for others of this call.
     chained: bool = False
+    #: Seconds that the mesh asks to wait before what is open is sent again.
+    pace: float = 0.0
 
 
 class BulkEnqueue:
@@ -132,7 +134,8 @@ class BulkEnqueue:
             open_ones = await self._once(parcel, open_ones, last=tries <= 0) if open_ones else []
             if not open_ones:
                 break
-            await asyncio.sleep(pause)
+            # No longer than a call may take, over all its tries.
+            await asyncio.sleep(max(pause, min(parcel.pace, self._session.caller.timeout)))
         parcel.sent.set()
         return parcel.acks
 
@@ -195,10 +198,12 @@ def _settle(
     parcel: Parcel, submissions: list[Submission], acks: list[Ack], last: bool
 ) -> list[Submission]:
     again: list[Submission] = []
+    parcel.pace = 0.0
     for submission, ack in zip(submissions, acks, strict=True):
         error = ack.error
         if not last and isinstance(error, CallError) and _may_go_again(submission, error):
             again.append(submission)
+            parcel.pace = max(parcel.pace, error.retry_after or 0)
         else:
             parcel.acks[submission.index] = _told(submission, ack)
     return again

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 from jobmesh import AsyncClient, InputError, NewJob
 from jobmesh.client import EnqueueFailed
 from jobmesh.errors import NotFound, Unavailable
 
-from services.mesh.errors import OutcomeUnknown, ShardUnavailable
+from services.mesh.errors import OutcomeUnknown, Overloaded, ShardUnavailable
 from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -41,6 +43,18 @@ async def test_one_bad_item_does_not_hinder_the_others(
     with pytest.raises(EnqueueFailed, match="2 of 4 jobs were not stored") as caught:
         await client.enqueue_many(jobs)
     assert len(caught.value.acks) == 4
+
+
+async def test_a_mesh_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_asks(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    mesh.faults["EnqueueBatch"] = [Fault(Overloaded(retry_after=0.5))]
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    (ack,) = await client.enqueue_many([NewJob("echo")])
+    assert ack.ok
+    assert clock() - began >= 0.5
+    assert len(mesh.calls["EnqueueBatch"]) == 2
 
 
 async def test_items_that_failed_in_passing_are_sent_again_alone(
