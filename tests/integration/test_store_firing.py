@@ -350,6 +350,26 @@ async def test_times_soon_to_come_make_their_jobs_ahead_each_once(rig):
     assert edited.next_time == after.next_time
 
 
+async def test_many_schedules_that_missed_much_are_planned_within_the_time_of_a_transaction(rig):
+    """To count what each has missed takes long, and the server ends a transaction that rests."""
+    definition = replace(EVERY_MINUTE, exclusions=(Cron("* * * * 6,0"),))
+    count = 60
+    for number in range(count):
+        await rig.store.put_schedule(new_schedule(f"s-{number}", definition))
+    rig.sql("UPDATE schedules SET next_time = next_time - interval '60 days'")
+    impatient = {"statement_timeout": 2.0, "lock_timeout": 1.0, "call_timeout": 3.0}
+    async with opened(rig.dsn, **impatient) as store:
+        answers = [await store.fire_due_schedules()]
+        while answers[-1].more:
+            answers.append(await store.fire_due_schedules())
+    assert answers[0].moved < count, "the others are for the next transaction"
+    assert sum(answer.moved for answer in answers) == count
+    assert sum(answer.missed for answer in answers) >= count * 900
+    now = (await rig.store.probe()).now
+    left = await rig.store.list_schedules("n", "", 100)
+    assert all(schedule.next_time > now for schedule in left)
+
+
 async def test_a_schedule_that_follows_its_runs_waits_for_its_time(rig):
     definition = Definition((Cron("0 0 1 1 *"),), JobTemplate("t"), overlap=Overlap.SKIP)
     await rig.store.put_schedule(new_schedule(definition=definition))

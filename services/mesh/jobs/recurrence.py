@@ -31,6 +31,8 @@ MOST_CAUGHT_UP = 1000
 LONGEST_SEARCH = 2000
 #: Where times can only be counted one by one, more than this many are "at least so many".
 MOST_COUNTED = 1000
+#: The same for times that are looked at to count, be they left out.
+MOST_LOOKED_AT = 5000
 
 _MICROSECOND, _MINUTE = timedelta(microseconds=1), timedelta(minutes=1)
 
@@ -130,14 +132,18 @@ class AnyOf:
         """How many nominal times lie in `[first, last]`: exact for an interval, else capped."""
         if not self.exclusions and len(self.rules) == 1 and isinstance(self.rules[0], Interval):
             return self.rules[0].count_between(first, last)
-        return sum(1 for _ in islice(self.between(first, last), MOST_COUNTED))
+        looked_at = islice(self._looked_at(first, last), MOST_LOOKED_AT)
+        return sum(1 for _ in islice(filter(None, looked_at), MOST_COUNTED))
 
     def between(self, first: datetime, last: datetime) -> Iterator[datetime]:
         """The nominal times in `[first, last]`, in order."""
+        return filter(None, self._looked_at(first, last))
+
+    def _looked_at(self, first: datetime, last: datetime) -> Iterator[datetime | None]:
+        """The same, and None for each time in between that had to be looked at and is left out."""
         time = self._following(first - _MICROSECOND)
         while time is not None and time <= last:
-            if not self._excludes(time):
-                yield time
+            yield None if self._excludes(time) else time
             time = self._following(self._past_left_out(time))
 
     def _following(self, time: datetime) -> datetime | None:

@@ -11,7 +11,8 @@ They live on the same shard, so the same transaction sees how they stand, and de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -38,6 +39,8 @@ _ANY_EPOCH = (1 << 63) - 1
 _MICROSECOND = timedelta(microseconds=1)
 #: What was due before it was made may stand below the floor; no floor is younger than this.
 _LATE = timedelta(seconds=1)
+#: Planning for one transaction, and what of it is done in one go.
+PLANNING_SECONDS, TURN_SECONDS = 0.25, 0.01
 #: Runs that one schedule follows at most.
 _MOST_FOLLOWED = 1000
 
@@ -114,12 +117,13 @@ class Firing(ShardBase):
             now = rows[0][0]
             schedules = [schedule_record(row[1:]) for row in rows]
             runs = await self._runs(session, schedules)
-            steps = [self._step(s, runs[s.id], now, ahead) for s in schedules]
+            steps = await self._planned(schedules, runs, now, ahead)
             events, cancelled = await self._take(session, steps)
         made = sum(len(step.made) for step in steps)
         missed = sum(step.missed for step in steps)
         behind = any(step.next_time is not None and step.next_time <= now for step in steps)
-        return FireAnswer(events, made, missed, cancelled, behind or len(rows) == limit, len(rows))
+        more = behind or len(rows) == limit or len(steps) < len(rows)
+        return FireAnswer(events, made, missed, cancelled, more, len(steps))
 
     async def trigger_schedule(self, namespace: str, name: str) -> TriggerAnswer | None:
         """Make one job now, whatever the time, the pause and the runs before; None: no schedule."""
@@ -187,7 +191,10 @@ class Firing(ShardBase):
         owners, ids = zip(*pairs, strict=True)
         params = {"owners": Uuids(owners), "ids": Uuids(ids)}
         rows = await self._connections.run(session, self._queries["followed_runs"], params)
-        return {s.id: _runs_of([row[1:] for row in rows if row[0] == s.id]) for s in schedules}
+        by_owner: dict[UUID, list[Row]] = {schedule.id: [] for schedule in schedules}
+        for row in rows:
+            by_owner[row[0]].append(row[1:])
+        return {owner: _runs_of(followed) for owner, followed in by_owner.items()}
 
     async def _unmade(
         self, session: Session, schedule: ScheduleRecord, times: Sequence[datetime]
@@ -196,6 +203,30 @@ class Firing(ShardBase):
         rows = await self._connections.run(session, self._queries["made_times"], params)
         known = {row[0] for row in rows} | set(schedule.waiting)
         return [time for time in times if time not in known]
+
+    async def _planned(
+        self,
+        schedules: Sequence[ScheduleRecord],
+        runs: Mapping[UUID, Runs],
+        now: datetime,
+        ahead: timedelta,
+    ) -> list[Step]:
+        """What they do, of as many as there is time for; the others are for the next transaction.
+        To count what a schedule missed in days takes a good part of a second, and the server ends a
+        transaction that rests for long: all at once would be tried again and again, for ever.
+        """
+        clock = asyncio.get_running_loop().time
+        began = turn = clock()
+        steps: list[Step] = []
+        for schedule in schedules:
+            steps.append(self._step(schedule, runs[schedule.id], now, ahead))
+            time = clock()
+            if time - began > PLANNING_SECONDS:
+                break
+            if time - turn > TURN_SECONDS:
+                await asyncio.sleep(0)  # for what else this process has to do
+                turn = clock()
+        return steps
 
     def _step(self, schedule: ScheduleRecord, runs: Runs, now: datetime, ahead: timedelta) -> Step:
         definition = schedule.definition

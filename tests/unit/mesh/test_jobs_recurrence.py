@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.mesh.jobs.cron import Cron
 from services.mesh.jobs.recurrence import (
     EPOCH,
+    MOST_LOOKED_AT,
     MOST_RUNS_AT_ONCE,
     AnyOf,
     CatchUp,
@@ -77,6 +79,18 @@ def test_several_rules_name_the_nearest_of_their_times(rules, time):
     union = AnyOf(tuple(rules))
     assert union.next_after(time) == min(rule.next_after(time) for rule in rules)
     assert union.latest_until(time) == max(rule.latest_until(time) for rule in rules)
+
+
+def test_counting_looks_at_few_times_however_many_are_left_out(monkeypatch):
+    rule = AnyOf((Interval(SECOND),), (Cron("* 1-59 * * * *"), Cron("1-59 0 * * * *")))
+    looks: list[datetime] = []
+    excludes = AnyOf._excludes
+    monkeypatch.setattr(AnyOf, "_excludes", lambda self, t: looks.append(t) or excludes(self, t))
+    begin = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    assert rule.count_between(begin, begin + HOUR) == 2
+    looks.clear()
+    assert 1 <= rule.count_between(begin, begin + 240 * HOUR) <= 241
+    assert len(looks) <= MOST_LOOKED_AT + 1
 
 
 # --- what a due schedule does
