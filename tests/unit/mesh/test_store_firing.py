@@ -28,5 +28,5 @@ async def test_what_cannot_be_planned_in_time_is_left_to_the_next_transaction(mo
     runs = {schedule.id: Runs()}
     steps = await store._planned([schedule] * 10, runs, NOON, timedelta(0))
     assert len(steps) * 0.1 <= firing.PLANNING_SECONDS + 0.1
-    assert len(steps) >= 1
+    assert 1 <= len(steps) < 10
     assert turns, "others had a turn in between"
