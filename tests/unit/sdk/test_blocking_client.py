@@ -20,8 +20,7 @@ from jobmesh.errors import NotFound
 from jobmesh.options import EnqueueOptions
 from jobmesh.v1.job_pb2 import Failure
 
-from tests.unit.sdk.memory_mesh import MemoryMesh
-from tests.unit.sdk.test_client import succeed
+from tests.unit.sdk.memory_mesh import MemoryMesh, succeed
 
 T = TypeVar("T")
 

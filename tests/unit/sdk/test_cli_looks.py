@@ -10,8 +10,7 @@ from jobmesh.cli.tracebacks import own_frames
 from jobmesh.v1.job_pb2 import Failure
 
 from tests.unit.sdk.cli_runs import Run
-from tests.unit.sdk.memory_mesh import MemoryMesh
-from tests.unit.sdk.test_client import succeed
+from tests.unit.sdk.memory_mesh import MemoryMesh, succeed
 
 
 async def test_get_shows_a_job_for_people_and_for_machines(run: Run, mesh: MemoryMesh) -> None:

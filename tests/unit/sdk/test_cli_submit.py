@@ -9,8 +9,7 @@ from jobmesh.cli.screen import Screen
 from jobmesh.v1.job_pb2 import Failure
 
 from tests.unit.sdk.cli_runs import Run
-from tests.unit.sdk.memory_mesh import MemoryMesh
-from tests.unit.sdk.test_client import succeed
+from tests.unit.sdk.memory_mesh import MemoryMesh, succeed
 
 ESCAPE = "\x1b"
 

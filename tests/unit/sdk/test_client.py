@@ -1,13 +1,11 @@
-"""The client's promises: keys, retries, errors, pages, transfers."""
+"""What a client sends, and how it tells results, refusals and pages."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +16,6 @@ from jobmesh import (
     InputError,
     JobFailed,
     JobState,
-    NewJob,
     Retry,
     WaitTimeout,
     job,
@@ -27,7 +24,6 @@ from jobmesh.client import EnqueueFailed
 from jobmesh.client.convert import to_job
 from jobmesh.errors import (
     AlreadyExists,
-    CallError,
     DeadlineExceeded,
     InvalidArgument,
     NotFound,
@@ -38,28 +34,13 @@ from jobmesh.v1 import job_pb2, retry_pb2
 from jobmesh.v1.payload_pb2 import Payload
 
 from services.mesh.errors import (
-    DependencyUnavailable,
-    Draining,
     InvalidField,
-    MeshError,
-    NoHealthyShard,
-    OutcomeUnknown,
-    Overloaded,
-    ShardUnavailable,
 )
 from services.mesh.testing.faults import FaultProxy, Link
 from services.mesh.testing.waiting import eventually
-from tests.unit.sdk.memory_mesh import Fault, MemoryMesh
+from tests.unit.sdk.memory_mesh import Fault, MemoryMesh, succeed
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-#: What gRPC says of calls that a server which drains has not begun.
-CANCELLED = grpc.StatusCode.CANCELLED
-
-
-def succeed(mesh: MemoryMesh, job_id: str) -> None:
-    """Each stored job has run by the time its id is known, and returned its input."""
-    mesh.move(job_id, "DISPATCHED")
-    mesh.move(job_id, "SUCCEEDED", output=mesh.records[job_id].job.spec.input)
 
 
 # --- what is sent
@@ -218,121 +199,6 @@ async def test_arguments_of_the_wrong_kind_are_named(
         await client.enqueue(*arguments, **options)
 
 
-# --- keys and retries
-
-
-async def test_a_lost_answer_makes_no_second_job(client: AsyncClient, mesh: MemoryMesh) -> None:
-    mesh.faults["Enqueue"] = [Fault(UNAVAILABLE, after=True)]
-    handle = await client.enqueue("echo", 1)
-    assert list(mesh.records) == [handle.id]
-    first, second = mesh.calls["Enqueue"]
-    assert first.idempotency_key == second.idempotency_key != ""
-
-
-async def test_each_submission_gets_a_key_of_its_own(client: AsyncClient, mesh: MemoryMesh) -> None:
-    await client.enqueue("echo", 1)
-    await client.enqueue("echo", 1)
-    assert len(mesh.records) == 2
-
-
-async def test_a_known_key_returns_the_first_job_and_says_so(client: AsyncClient) -> None:
-    first = await client.enqueue("echo", 1, idempotency_key="k")
-    again = await client.enqueue("echo", 1, idempotency_key="k")
-    assert (first.id, first.existing, again.existing) == (again.id, False, True)
-    with pytest.raises(AlreadyExists, match="IDEMPOTENCY_CONFLICT"):
-        await client.enqueue("echo", 2, idempotency_key="k")
-
-
-async def test_a_shard_that_is_away_is_left_with_another_key(
-    client: AsyncClient, mesh: MemoryMesh
-) -> None:
-    mesh.faults["Enqueue"] = [Fault(ShardUnavailable("s1", retry_after=60))]
-    await client.enqueue("echo")
-    first, second = mesh.calls["Enqueue"]
-    assert first.idempotency_key != second.idempotency_key
-
-
-@pytest.mark.parametrize(
-    "unknown", [OutcomeUnknown("s1"), DependencyUnavailable("orchestrator"), UNAVAILABLE, CANCELLED]
-)
-async def test_a_key_that_may_be_taken_is_never_changed(
-    client: AsyncClient, mesh: MemoryMesh, unknown: MeshError | grpc.StatusCode
-) -> None:
-    mesh.faults["Enqueue"] = [
-        Fault(unknown, after=True),
-        Fault(ShardUnavailable("s1", retry_after=0.01)),
-    ]
-    handle = await client.enqueue("echo")
-    assert len({call.idempotency_key for call in mesh.calls["Enqueue"]}) == 1
-    assert list(mesh.records) == [handle.id]
-
-
-async def test_what_an_earlier_try_may_have_stored_is_not_told_as_not_stored(
-    address: str, mesh: MemoryMesh
-) -> None:
-    mesh.faults["Enqueue"] = [Fault(UNAVAILABLE, after=True), Fault(NoHealthyShard())]
-    async with AsyncClient(address, attempts=2) as client:
-        with pytest.raises(Unavailable, match="an earlier try may have stored it") as caught:
-            await client.enqueue("echo")
-    assert caught.value.reason == "OUTCOME_UNKNOWN"
-    assert len(mesh.records) == 1
-
-
-async def test_a_callers_own_key_is_never_changed(client: AsyncClient, mesh: MemoryMesh) -> None:
-    mesh.faults["Enqueue"] = [Fault(ShardUnavailable("s1", retry_after=0.01))]
-    await client.enqueue("echo", idempotency_key="mine")
-    assert [call.idempotency_key for call in mesh.calls["Enqueue"]] == ["mine", "mine"]
-
-
-async def test_an_empty_key_of_the_caller_means_no_retry(
-    client: AsyncClient, mesh: MemoryMesh
-) -> None:
-    mesh.faults["Enqueue"] = [Fault(UNAVAILABLE, after=True)]
-    with pytest.raises(Unavailable):
-        await client.enqueue("echo", idempotency_key="")
-    assert len(mesh.calls["Enqueue"]) == 1
-
-
-async def test_what_only_passes_by_is_retried_and_what_stays_is_not(
-    client: AsyncClient, mesh: MemoryMesh
-) -> None:
-    mesh.faults["GetJob"] = [Fault(Draining()), Fault(Overloaded(retry_after=0.01))]
-    handle = await client.enqueue("echo")
-    assert (await handle.get()).state is JobState.SCHEDULED
-    assert len(mesh.calls["GetJob"]) == 3
-    mesh.faults["GetJob"] = [Fault(grpc.StatusCode.INTERNAL)]
-    with pytest.raises(CallError, match="INTERNAL"):
-        await handle.get()
-    assert len(mesh.calls["GetJob"]) == 4
-
-
-async def test_a_call_that_a_draining_server_did_not_begin_is_sent_again(
-    client: AsyncClient, mesh: MemoryMesh
-) -> None:
-    handle = await client.enqueue("echo")
-    mesh.faults["GetJob"] = [Fault(CANCELLED)]
-    assert (await handle.get()).state is JobState.SCHEDULED
-    mesh.faults["EnqueueBatch"] = [Fault(CANCELLED)]
-    (ack,) = await client.enqueue_many([NewJob("echo")])
-    assert ack.ok
-
-
-async def test_tries_are_bounded(address: str, mesh: MemoryMesh) -> None:
-    mesh.faults["ListTypes"] = [Fault(UNAVAILABLE) for _ in range(9)]
-    async with AsyncClient(address, attempts=3) as client:
-        with pytest.raises(Unavailable):
-            await client.types()
-    assert len(mesh.calls["ListTypes"]) == 3
-
-
-async def test_the_servers_pace_counts_against_the_deadline(address: str, mesh: MemoryMesh) -> None:
-    mesh.faults["ListTypes"] = [Fault(Overloaded(retry_after=60))]
-    async with AsyncClient(address) as client:
-        with pytest.raises(CallError) as caught:
-            await client.types()
-    assert (caught.value.reason, caught.value.retry_after) == ("OVERLOADED", 60)
-
-
 # --- errors
 
 
@@ -426,85 +292,6 @@ async def test_cancel_says_who_won(client: AsyncClient) -> None:
     assert await handle.cancel("not needed")
     assert not await client.cancel(handle.id)
     assert (await handle.get()).state is JobState.CANCELLED
-
-
-# --- bytes
-
-
-async def test_large_inputs_and_files_are_uploaded(
-    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
-) -> None:
-    large = bytes(range(256)) * 5000
-    await client.enqueue("echo", large)
-    await client.enqueue("echo", large[: 1024 * 1024])
-    file = tmp_path / "small.txt"
-    file.write_text("hello")
-    await client.enqueue("echo", file)
-    by_value, inline, by_file = (call.job.input for call in mesh.calls["Enqueue"])
-    assert mesh.objects[by_value.object.key] == large
-    assert inline.HasField("data")
-    assert mesh.objects[by_file.object.key] == b"hello"
-    assert by_file.content_type == "text/plain"
-
-
-async def test_a_file_that_is_not_there_is_an_input_error(client: AsyncClient) -> None:
-    with pytest.raises(InputError, match="input: no-such-file is not a file"):
-        await client.enqueue("echo", Path("no-such-file"))
-
-
-async def test_a_file_that_cannot_be_read_is_an_input_error_not_a_cancellation(
-    client: AsyncClient, mesh: MemoryMesh
-) -> None:
-    unreadable = Path("/proc/self/mem")  # it opens, and fails at the first byte, even for root
-    with pytest.raises(InputError, match="cannot read the file /proc/self/mem: Input/output"):
-        await client.enqueue("echo", unreadable)
-    bad, good = await client.enqueue_many(
-        [NewJob("echo", unreadable), NewJob("echo")], raise_errors=False
-    )
-    assert isinstance(bad.error, InputError)
-    assert good.ok
-
-
-async def test_a_broken_download_starts_over(
-    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
-) -> None:
-    mesh.on_stored = succeed
-    data = b"0123456789" * 200_000
-    handle = await client.enqueue("echo", data)
-    mesh.faults["DownloadOutput"] = [Fault(UNAVAILABLE, after=True)]
-    await handle.download(tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == data
-    assert await handle.result(timeout=5) == data
-    assert os.listdir(tmp_path) == ["out"]
-
-
-async def test_a_download_leaves_pipes_links_and_other_files_as_they_are(
-    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
-) -> None:
-    mesh.on_stored = succeed
-    handle = await client.enqueue("echo", b"content")
-    pipe, link, real = (tmp_path / name for name in ("pipe", "link", "real"))
-    os.mkfifo(pipe)
-    reading = asyncio.create_task(asyncio.to_thread(pipe.read_bytes))
-    await handle.download(pipe)
-    assert (await reading, pipe.is_fifo()) == (b"content", True)
-    link.symlink_to(real)
-    (tmp_path / "link.part").write_text("somebody's own")
-    await handle.download(link)
-    assert (real.read_bytes(), link.is_symlink()) == (b"content", True)
-    assert sorted(os.listdir(tmp_path)) == ["link", "link.part", "pipe", "real"]
-
-
-async def test_a_corrupt_output_is_not_passed_on(
-    client: AsyncClient, mesh: MemoryMesh, tmp_path: Path
-) -> None:
-    mesh.on_stored = succeed
-    handle = await client.enqueue("echo", b"x" * 2_000_000)
-    key = mesh.records[handle.id].job.output.object.key
-    mesh.objects[key] = b"y" * 2_000_000
-    with pytest.raises(CallError, match="OBJECT_CORRUPT"):
-        await handle.download(tmp_path / "out")
-    assert not os.listdir(tmp_path)
 
 
 # --- lists and schedules

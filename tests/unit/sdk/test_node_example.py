@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sdk.memory_mesh import MemoryMesh
-from tests.unit.sdk.test_client import succeed
+from tests.unit.sdk.memory_mesh import MemoryMesh, succeed
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "node"
 NODE = shutil.which("node")
