@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
 from jobmesh.v1 import bus_pb2, scheduler_service_pb2
 
-from services.mesh.jobs.model import NO_TIMEOUTS, Claimed, EventColumns
+from services.mesh.jobs.model import Claimed, EventColumns
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.wire.events import hint_of_columns
-from services.mesh.wire.payloads import payload_to_proto
 from services.mesh.wire.values import duration, micros_of, timestamp
-from services.scheduler.domain.credit import Grab
-from services.scheduler.domain.times import Shown
 from services.scheduler.domain.views import TickReport, View
 from services.scheduler.domain.word import Served, Word
 
 # --- the broker
-
-
-def grab_from_bytes(payload: bytes, inbox: str) -> Grab:
-    """Read a worker's grab; anything that is not one is a ValueError."""
-    try:
-        message = bus_pb2.Grab.FromString(payload)
-    except DecodeError as error:
-        raise ValueError(f"not a grab: {error}") from error
-    if not message.worker_id or not message.type or not inbox:
-        raise ValueError("a grab names its worker, its type and where to answer")
-    return Grab(
-        message.worker_id, message.type, message.credit, message.grab_no, inbox, message.waits
-    )
-
-
-def withdrawal_from_bytes(payload: bytes) -> Grab:
-    """A grab that is taken back: it offers nothing, and there is nothing to answer."""
-    return replace(grab_from_bytes(payload, inbox="none"), credit=0)
 
 
 def nudge_from_bytes(payload: bytes, type_: str) -> Word:
@@ -89,71 +67,6 @@ def served_to_bytes(served: Served) -> bytes:
 def stop_to_bytes(job_id: UUID, fence: int) -> bytes:
     attempt = bus_pb2.CancelledAttempt(job_id=job_id.bytes, dispatch_no=fence)
     return bus_pb2.CancelHint(attempts=[attempt]).SerializeToString()
-
-
-def empty_batch(grab: Grab, scheduler_id: str, *, draining: bool) -> bytes:
-    return bus_pb2.DispatchBatch(
-        type=grab.type, grab_no=grab.number, scheduler_id=scheduler_id, draining=draining
-    ).SerializeToString()
-
-
-def dispatch_batches(
-    grab: Grab, jobs: Sequence[Claimed], now: Shown, scheduler_id: str, most_bytes: int
-) -> Iterator[bytes]:
-    """The jobs as one message, or as a few where one would be larger than the broker takes."""
-    batch = bus_pb2.DispatchBatch(
-        type=grab.type,
-        grab_no=grab.number,
-        scheduler_id=scheduler_id,
-        now_us=now.us,
-        clock=now.clock,
-    )
-    for job in jobs:
-        _add_dispatch(batch, job)
-    encoded = batch.SerializeToString()
-    if len(encoded) <= most_bytes or len(jobs) == 1:
-        yield encoded
-        return
-    half = len(jobs) // 2
-    yield from dispatch_batches(grab, jobs[:half], now, scheduler_id, most_bytes)
-    yield from dispatch_batches(grab, jobs[half:], now, scheduler_id, most_bytes)
-
-
-def _add_dispatch(batch: bus_pb2.DispatchBatch, job: Claimed) -> None:
-    # Filled in place: a message made first and put into the list is copied, which doubles the cost.
-    # And field by field, for keywords cost more.
-    message = batch.dispatches.add()
-    message.job_id = job.id.bytes
-    message.namespace = job.namespace
-    message.dispatch_no = job.fence
-    message.attempt = job.attempt
-    message.due_time_us = micros_of(job.due_time)
-    message.max_attempts = job.max_attempts
-    if job.traceparent:
-        message.traceparent = job.traceparent
-    if job.timeouts is not NO_TIMEOUTS:
-        _add_timeouts(message, job)
-    if job.checkpoint is not None:
-        message.checkpoint.data = job.checkpoint.data or b""
-        message.checkpoint.content_type = job.checkpoint.content_type
-    given = job.input
-    if given.ref is None and given.data is not None:
-        content = message.input
-        content.data = given.data
-        content.content_type = given.content_type
-    elif (stored := payload_to_proto(given)) is not None:
-        message.input.CopyFrom(stored)
-    for limit in job.limits:
-        message.limits.add(name=limit.name, places=limit.places)
-
-
-def _add_timeouts(message: bus_pb2.Dispatch, job: Claimed) -> None:
-    if (run := duration(job.timeouts.run)) is not None:
-        message.run_timeout.CopyFrom(run)
-    if (silence := duration(job.timeouts.progress)) is not None:
-        message.progress_timeout.CopyFrom(silence)
-    if (left := duration(job.total_left)) is not None:
-        message.total_left.CopyFrom(left)
 
 
 def claims_to_hint(shard: str, worker_id: str, jobs: Sequence[Claimed]) -> bytes:

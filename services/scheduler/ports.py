@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed, JobEvent
 from services.mesh.jobs.ties import Parent
 from services.mesh.jobs.turns import Turn
@@ -24,7 +25,6 @@ from services.mesh.store.answers import (
     Release,
     Rescue,
 )
-from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.times import Shown
 from services.scheduler.domain.word import Served
 

@@ -110,6 +110,14 @@ class Histories(RuleBasedStateMachine):
         self.run(self.rig.store.put_jobs(new, EPOCH))
         self.live += [Job(job.id, attempts) for job in new]
 
+    @rule(worker=WORKERS, count=st.integers(1, 3))
+    def put_handed(self, worker: str, count: int) -> None:
+        """Stored, and in a worker's hands by the same statement."""
+        new = [new_job() for _ in range(count)]
+        self.run(self.rig.store.put_jobs(new, EPOCH, worker))
+        for one in new:
+            self.live.append(Job(one.id, 1, D, 1, fence=1, worker=worker, version=2))
+
     @rule(picks=st.lists(PICK, min_size=1, max_size=3), policy=POLICIES)
     def put_child(self, picks: list[int], policy: ParentFailurePolicy) -> None:
         """As a submitter does it: mark, store, look again, release."""

@@ -27,33 +27,33 @@ from jobmesh.v1 import job_pb2 as jobmesh_dot_v1_dot_job__pb2
 from jobmesh.v1 import payload_pb2 as jobmesh_dot_v1_dot_payload__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14jobmesh/v1/bus.proto\x12\njobmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x14jobmesh/v1/job.proto\x1a\x18jobmesh/v1/payload.proto\"|\n\x05Nudge\x12\r\n\x05types\x18\x01 \x03(\t\x12\r\n\x05shard\x18\x02 \x01(\t\x12\x13\n\x0b\x64ue_time_us\x18\x03 \x01(\x03\x12\x0c\n\x04more\x18\x04 \x01(\x08\x12\x10\n\x08schedule\x18\x05 \x01(\x08\x12\x10\n\x08long_due\x18\x06 \x01(\x08\x12\x0e\n\x06number\x18\x07 \x01(\x06\"5\n\x06Served\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\t\x12\x0e\n\x06nudges\x18\x03 \x03(\x06\"W\n\x04Grab\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06\x63redit\x18\x03 \x01(\x05\x12\x0f\n\x07grab_no\x18\x04 \x01(\x03\x12\r\n\x05waits\x18\x05 \x01(\x08\"\x9f\x01\n\rDispatchBatch\x12\x0c\n\x04type\x18\x01 \x01(\t\x12(\n\ndispatches\x18\x02 \x03(\x0b\x32\x14.jobmesh.v1.Dispatch\x12\x0f\n\x07grab_no\x18\x03 \x01(\x03\x12\x14\n\x0cscheduler_id\x18\x04 \x01(\t\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x0e\n\x06now_us\x18\x06 \x01(\x03\x12\r\n\x05\x63lock\x18\x07 \x01(\x03\"\x9f\x03\n\x08\x44ispatch\x12\x0e\n\x06job_id\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x13\n\x0b\x64ispatch_no\x18\x03 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\"\n\x05input\x18\x05 \x01(\x0b\x32\x13.jobmesh.v1.Payload\x12.\n\x0brun_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x13\n\x0b\x64ue_time_us\x18\x08 \x01(\x03\x12\x14\n\x0cmax_attempts\x18\t \x01(\x05\x12\'\n\ncheckpoint\x18\n \x01(\x0b\x32\x13.jobmesh.v1.Payload\x12\x33\n\x10progress_timeout\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ntotal_left\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06limits\x18\r \x03(\x0b\x32\x19.jobmesh.v1.DispatchLimit\"-\n\rDispatchLimit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06places\x18\x02 \x01(\x05\":\n\rProgressBatch\x12)\n\x08progress\x18\x01 \x03(\x0b\x32\x17.jobmesh.v1.JobProgress\"\xb5\x02\n\nEventBatch\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0f\n\x07job_ids\x18\x02 \x01(\x0c\x12\x10\n\x08versions\x18\x03 \x03(\x03\x12$\n\x06states\x18\x04 \x03(\x0e\x32\x14.jobmesh.v1.JobState\x12(\n\x07reasons\x18\x05 \x03(\x0e\x32\x17.jobmesh.v1.EventReason\x12\x10\n\x08times_us\x18\x06 \x03(\x03\x12\x10\n\x08\x61ttempts\x18\x07 \x03(\x05\x12\x14\n\x0c\x64ispatch_nos\x18\x08 \x03(\x03\x12\r\n\x05names\x18\t \x03(\t\x12\x12\n\nnamespaces\x18\n \x03(\r\x12\r\n\x05types\x18\x0b \x03(\r\x12\x0f\n\x07workers\x18\x0c \x03(\r\x12(\n\x07\x64\x65tails\x18\r \x03(\x0b\x32\x17.jobmesh.v1.EventDetail\"e\n\x0b\x45ventDetail\x12\r\n\x05\x65vent\x18\x01 \x01(\r\x12$\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x13.jobmesh.v1.Failure\x12\x13\n\x0b\x64ue_time_us\x18\x03 \x01(\x03\x12\x0c\n\x04note\x18\x04 \x01(\t\"<\n\nCancelHint\x12.\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x1c.jobmesh.v1.CancelledAttempt\"7\n\x10\x43\x61ncelledAttempt\x12\x0e\n\x06job_id\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64ispatch_no\x18\x02 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14jobmesh/v1/bus.proto\x12\njobmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x14jobmesh/v1/job.proto\x1a\x18jobmesh/v1/payload.proto\"\x8d\x01\n\x05Nudge\x12\r\n\x05types\x18\x01 \x03(\t\x12\r\n\x05shard\x18\x02 \x01(\t\x12\x13\n\x0b\x64ue_time_us\x18\x03 \x01(\x03\x12\x0c\n\x04more\x18\x04 \x01(\x08\x12\x10\n\x08schedule\x18\x05 \x01(\x08\x12\x10\n\x08long_due\x18\x06 \x01(\x08\x12\x0e\n\x06number\x18\x07 \x01(\x06\x12\x0f\n\x07lend_at\x18\x08 \x01(\t\"5\n\x06Served\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\t\x12\x0e\n\x06nudges\x18\x03 \x03(\x06\"h\n\x04Grab\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06\x63redit\x18\x03 \x01(\x05\x12\x0f\n\x07grab_no\x18\x04 \x01(\x03\x12\r\n\x05waits\x18\x05 \x01(\x08\x12\x0f\n\x07loan_ms\x18\x06 \x01(\x05\"\xb0\x01\n\rDispatchBatch\x12\x0c\n\x04type\x18\x01 \x01(\t\x12(\n\ndispatches\x18\x02 \x03(\x0b\x32\x14.jobmesh.v1.Dispatch\x12\x0f\n\x07grab_no\x18\x03 \x01(\x03\x12\x14\n\x0cscheduler_id\x18\x04 \x01(\t\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x0e\n\x06now_us\x18\x06 \x01(\x03\x12\r\n\x05\x63lock\x18\x07 \x01(\x03\x12\x0f\n\x07grab_at\x18\x08 \x01(\t\"\x9f\x03\n\x08\x44ispatch\x12\x0e\n\x06job_id\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x13\n\x0b\x64ispatch_no\x18\x03 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\"\n\x05input\x18\x05 \x01(\x0b\x32\x13.jobmesh.v1.Payload\x12.\n\x0brun_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x13\n\x0b\x64ue_time_us\x18\x08 \x01(\x03\x12\x14\n\x0cmax_attempts\x18\t \x01(\x05\x12\'\n\ncheckpoint\x18\n \x01(\x0b\x32\x13.jobmesh.v1.Payload\x12\x33\n\x10progress_timeout\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ntotal_left\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06limits\x18\r \x03(\x0b\x32\x19.jobmesh.v1.DispatchLimit\"-\n\rDispatchLimit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06places\x18\x02 \x01(\x05\":\n\rProgressBatch\x12)\n\x08progress\x18\x01 \x03(\x0b\x32\x17.jobmesh.v1.JobProgress\"\xb5\x02\n\nEventBatch\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0f\n\x07job_ids\x18\x02 \x01(\x0c\x12\x10\n\x08versions\x18\x03 \x03(\x03\x12$\n\x06states\x18\x04 \x03(\x0e\x32\x14.jobmesh.v1.JobState\x12(\n\x07reasons\x18\x05 \x03(\x0e\x32\x17.jobmesh.v1.EventReason\x12\x10\n\x08times_us\x18\x06 \x03(\x03\x12\x10\n\x08\x61ttempts\x18\x07 \x03(\x05\x12\x14\n\x0c\x64ispatch_nos\x18\x08 \x03(\x03\x12\r\n\x05names\x18\t \x03(\t\x12\x12\n\nnamespaces\x18\n \x03(\r\x12\r\n\x05types\x18\x0b \x03(\r\x12\x0f\n\x07workers\x18\x0c \x03(\r\x12(\n\x07\x64\x65tails\x18\r \x03(\x0b\x32\x17.jobmesh.v1.EventDetail\"e\n\x0b\x45ventDetail\x12\r\n\x05\x65vent\x18\x01 \x01(\r\x12$\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x13.jobmesh.v1.Failure\x12\x13\n\x0b\x64ue_time_us\x18\x03 \x01(\x03\x12\x0c\n\x04note\x18\x04 \x01(\t\"<\n\nCancelHint\x12.\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x1c.jobmesh.v1.CancelledAttempt\"7\n\x10\x43\x61ncelledAttempt\x12\x0e\n\x06job_id\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64ispatch_no\x18\x02 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jobmesh.v1.bus_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NUDGE']._serialized_start=116
-  _globals['_NUDGE']._serialized_end=240
-  _globals['_SERVED']._serialized_start=242
-  _globals['_SERVED']._serialized_end=295
-  _globals['_GRAB']._serialized_start=297
-  _globals['_GRAB']._serialized_end=384
-  _globals['_DISPATCHBATCH']._serialized_start=387
-  _globals['_DISPATCHBATCH']._serialized_end=546
-  _globals['_DISPATCH']._serialized_start=549
-  _globals['_DISPATCH']._serialized_end=964
-  _globals['_DISPATCHLIMIT']._serialized_start=966
-  _globals['_DISPATCHLIMIT']._serialized_end=1011
-  _globals['_PROGRESSBATCH']._serialized_start=1013
-  _globals['_PROGRESSBATCH']._serialized_end=1071
-  _globals['_EVENTBATCH']._serialized_start=1074
-  _globals['_EVENTBATCH']._serialized_end=1383
-  _globals['_EVENTDETAIL']._serialized_start=1385
-  _globals['_EVENTDETAIL']._serialized_end=1486
-  _globals['_CANCELHINT']._serialized_start=1488
-  _globals['_CANCELHINT']._serialized_end=1548
-  _globals['_CANCELLEDATTEMPT']._serialized_start=1550
-  _globals['_CANCELLEDATTEMPT']._serialized_end=1605
+  _globals['_NUDGE']._serialized_start=117
+  _globals['_NUDGE']._serialized_end=258
+  _globals['_SERVED']._serialized_start=260
+  _globals['_SERVED']._serialized_end=313
+  _globals['_GRAB']._serialized_start=315
+  _globals['_GRAB']._serialized_end=419
+  _globals['_DISPATCHBATCH']._serialized_start=422
+  _globals['_DISPATCHBATCH']._serialized_end=598
+  _globals['_DISPATCH']._serialized_start=601
+  _globals['_DISPATCH']._serialized_end=1016
+  _globals['_DISPATCHLIMIT']._serialized_start=1018
+  _globals['_DISPATCHLIMIT']._serialized_end=1063
+  _globals['_PROGRESSBATCH']._serialized_start=1065
+  _globals['_PROGRESSBATCH']._serialized_end=1123
+  _globals['_EVENTBATCH']._serialized_start=1126
+  _globals['_EVENTBATCH']._serialized_end=1435
+  _globals['_EVENTDETAIL']._serialized_start=1437
+  _globals['_EVENTDETAIL']._serialized_end=1538
+  _globals['_CANCELHINT']._serialized_start=1540
+  _globals['_CANCELHINT']._serialized_end=1600
+  _globals['_CANCELLEDATTEMPT']._serialized_start=1602
+  _globals['_CANCELLEDATTEMPT']._serialized_end=1657
 # @@protoc_insertion_point(module_scope)

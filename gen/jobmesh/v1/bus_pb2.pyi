@@ -36,6 +36,7 @@ class Nudge(_message.Message):
     SCHEDULE_FIELD_NUMBER: _builtins.int
     LONG_DUE_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    LEND_AT_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     """The shard that has the work."""
     due_time_us: _builtins.int
@@ -52,6 +53,8 @@ class Nudge(_message.Message):
     """Names the nudge, so that `Served` can say which ones it is about; any number that another one hardly has. 0: it has
     no name.
     """
+    lend_at: _builtins.str
+    """Where the Orchestrator that stored the work takes grabs on loan, a subject. Empty: it takes none."""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The types, for a nudge about several at once. Empty: the type of the subject."""
@@ -66,10 +69,11 @@ class Nudge(_message.Message):
         schedule: _builtins.bool = ...,
         long_due: _builtins.bool = ...,
         number: _builtins.int = ...,
+        lend_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "long_due", b"long_due", "more", b"more", "number", b"number", "schedule", b"schedule", "shard", b"shard", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_us", b"due_time_us", "lend_at", b"lend_at", "long_due", b"long_due", "more", b"more", "number", b"number", "schedule", b"schedule", "shard", b"shard", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -112,8 +116,13 @@ Global___Served: _TypeAlias = Served  # noqa: Y015
 @_typing.final
 class Grab(_message.Message):
     """Grab is a worker's request for work; `grab.<type>`, to one scheduler. A new grab of the same worker and type
-    replaces the one before it. On `withdraw.<type>`, to all schedulers, it offers nothing and takes that grab back: the
-    executors that it asked for are gone.
+    replaces the one before it. On `withdraw.<type>`, to all schedulers and Orchestrators, it offers nothing and takes that
+    grab back: the executors that it asked for are gone.
+
+    A scheduler that has nothing for it may lend it to an Orchestrator (`grab_at.<orchestrator_id>`, with the worker's
+    inbox), which hands new jobs to the worker as it stores them. The Orchestrator passes it on to a scheduler
+    (`grab.<type>`) as soon as it stores work that the worker has no room for, and to one that asks for it
+    (`recall.<type>`, an empty message whose reply subject says where to).
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -123,6 +132,7 @@ class Grab(_message.Message):
     CREDIT_FIELD_NUMBER: _builtins.int
     GRAB_NO_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
+    LOAN_MS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Who asks; must hold its registration in etcd."""
     type: _builtins.str
@@ -133,6 +143,8 @@ class Grab(_message.Message):
     """Grows with each grab of this worker and type; the answer repeats it."""
     waits: _builtins.bool
     """The worker holds attempts back until they are due, as `DispatchBatch.now_us` says. Others are sent none ahead."""
+    loan_ms: _builtins.int
+    """Set by a scheduler that lends it: for so many milliseconds the Orchestrator may keep grabs of this type."""
     def __init__(
         self,
         *,
@@ -141,10 +153,11 @@ class Grab(_message.Message):
         credit: _builtins.int = ...,
         grab_no: _builtins.int = ...,
         waits: _builtins.bool = ...,
+        loan_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "grab_no", b"grab_no", "type", b"type", "waits", b"waits", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "grab_no", b"grab_no", "loan_ms", b"loan_ms", "type", b"type", "waits", b"waits", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,12 +176,13 @@ class DispatchBatch(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     NOW_US_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
+    GRAB_AT_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """The type."""
     grab_no: _builtins.int
     """The grab this answers."""
     scheduler_id: _builtins.str
-    """The scheduler that answers."""
+    """The scheduler that answers, or the Orchestrator."""
     draining: _builtins.bool
     """The scheduler is going away: grab again at once, elsewhere."""
     now_us: _builtins.int
@@ -178,6 +192,10 @@ class DispatchBatch(_message.Message):
     clock: _builtins.int
     """Which clock `now_us` was read from: batches with the same number may be compared. Another one after each start
     of the scheduler, and after the clock was set back. 0: unknown.
+    """
+    grab_at: _builtins.str
+    """Where the worker's next grab of the type is best sent, a subject: to the Orchestrator that stored these jobs and
+    handed them out at once. Empty: to any scheduler, as usual.
     """
     @_builtins.property
     def dispatches(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dispatch]:
@@ -193,10 +211,11 @@ class DispatchBatch(_message.Message):
         draining: _builtins.bool = ...,
         now_us: _builtins.int = ...,
         clock: _builtins.int = ...,
+        grab_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "dispatches", b"dispatches", "draining", b"draining", "grab_no", b"grab_no", "now_us", b"now_us", "scheduler_id", b"scheduler_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "dispatches", b"dispatches", "draining", b"draining", "grab_at", b"grab_at", "grab_no", b"grab_no", "now_us", b"now_us", "scheduler_id", b"scheduler_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

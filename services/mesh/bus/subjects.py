@@ -41,9 +41,19 @@ class Subjects:
     def all_grabs(self) -> str:
         return f"{self.prefix}.grab.>"
 
-    def grab_at(self, scheduler_id: str) -> str:
-        """A worker answers the call of this scheduler with a grab."""
-        return f"{self.prefix}.grab_at.{_checked(scheduler_id)}"
+    def grab_at(self, member_id: str) -> str:
+        """A worker answers the call of this scheduler with a grab; or grabs where it was last given
+        work, at an Orchestrator that has grabs on loan.
+        """
+        return f"{self.prefix}.grab_at.{_checked(member_id)}"
+
+    def recall(self, type_: str) -> str:
+        """A scheduler wants the grabs that it has lent: to all Orchestrators."""
+        return f"{self.prefix}.recall.{_checked(type_)}"
+
+    @property
+    def all_recalls(self) -> str:
+        return f"{self.prefix}.recall.>"
 
     def served_at(self, scheduler_id: str) -> str:
         """The work that some nudges told of was taken: to a scheduler that heard them, too."""
@@ -54,7 +64,9 @@ class Subjects:
         return f"{self.prefix}.call.{_checked(type_)}"
 
     def withdraw(self, type_: str) -> str:
-        """A worker takes a grab back: to all schedulers, for it does not know who has it."""
+        """A worker takes a grab back: to all schedulers and Orchestrators, for it does not know who
+        has it.
+        """
         return f"{self.prefix}.withdraw.{_checked(type_)}"
 
     @property

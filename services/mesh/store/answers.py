@@ -68,13 +68,16 @@ class PutResult:
     create_time: datetime
     due_now: bool
     """Due at the time of the statement: worth a nudge when CREATED."""
+    handed: bool = False
+    """With its second version, of the same statement, it is in a worker's hands."""
 
 
 PutResults = list[PutResult | MeshError]
 
 
 class PutAnswer:
-    """One result per job, in order. `time` is set if all of them were created then, and due then.
+    """One result per job, in order. `time` is set if all of them were created then, and due then;
+    and handed to the worker, where one was named.
 
     An error stands for its own job only: others may have been stored before it came.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -49,10 +50,12 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Puts:
-    """New jobs on their way into the shard: what is known of each so far, by its place."""
+    """New jobs on their way into the shard, and perhaps on to a worker: what is known of each so
+    far, by its place.
+    """
 
-    def __init__(self, jobs: Sequence[NewJob], epoch: int) -> None:
-        self.jobs, self.epoch = jobs, epoch
+    def __init__(self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None = None) -> None:
+        self.jobs, self.epoch, self.worker_id = jobs, epoch, worker_id
         self.results: dict[int, PutResult | MeshError] = {}
         self.events: list[JobEvent] = []
 
@@ -83,9 +86,12 @@ _Resolve = Callable[[Puts, Sequence[int]], Awaitable[None]]
 class Putting(ShardBase):
     """Writes new jobs."""
 
-    async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+    async def put_jobs(
+        self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None = None
+    ) -> PutAnswer:
         """Write new jobs, in one statement unless some exist already."""
-        return await self._sifted(self._put_jobs, jobs, epoch)
+        put = self._put_jobs if worker_id is None else partial(self._put_jobs, worker_id=worker_id)
+        return await self._sifted(put, jobs, epoch)
 
     async def _sifted(self, put: _Put, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         """Write them by `put`. Jobs of many callers share a statement: one that the database cannot
@@ -107,31 +113,41 @@ class Putting(ShardBase):
             second = PutAnswer([error] * (len(jobs) - half), [])
         return PutAnswer(first.results + second.results, first.events + second.events)
 
-    async def _put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+    async def _put_jobs(
+        self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None = None
+    ) -> PutAnswer:
         if isinstance(jobs, AlikeJobs) or not any(job.idempotency_key for job in jobs):
             try:
-                return await self._put_new(jobs, epoch)
+                return await self._put_new(jobs, epoch, worker_id)
             except UniqueViolation:
                 pass  # a repeated call: nothing was stored, look at each job
-        return await self._put_each(jobs, epoch)
+        return await self._put_each(jobs, epoch, worker_id)
 
-    async def _put_new(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+    async def _put_new(
+        self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None
+    ) -> PutAnswer:
+        handed = worker_id is not None
+        name, hands = (
+            ("put_new_handed", {"worker_id": worker_id}) if handed else ("put_new_jobs", {})
+        )
         if isinstance(jobs, AlikeJobs):
-            rows = await self._fetch("put_new_jobs", alike_params(jobs, epoch))
-            return _all_created(jobs, admitted(rows, epoch))
-        rows = await self._fetch("put_new_jobs", put_params(jobs, epoch))
+            rows = await self._fetch(name, alike_params(jobs, epoch) | hands)
+            return _all_created(jobs, admitted(rows, epoch), handed=handed)
+        rows = await self._fetch(name, put_params(jobs, epoch) | hands)
         now = admitted(rows, epoch)
         due_times = [due_time_of(job, now) for job in jobs]
         pairs = list(zip(jobs, due_times, strict=True))
         return PutAnswer(
-            [_created(job, due_time, now) for job, due_time in pairs],
+            [_created(job, due_time, now, handed=handed) for job, due_time in pairs],
             lambda: [created_event(job, due_time, now) for job, due_time in pairs],
         )
 
-    async def _put_each(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+    async def _put_each(
+        self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None
+    ) -> PutAnswer:
         # All writers take the same keys in the same order, or two could wait for each other.
         in_order = sorted(range(len(jobs)), key=lambda place: _key_of(jobs[place]))
-        put = Puts(jobs, epoch)
+        put = Puts(jobs, epoch, worker_id)
         await self._put_some(put, in_order)
         await self._told_apart(put, in_order, self._resolve)
         if left := put.open(in_order):
@@ -154,12 +170,16 @@ class Putting(ShardBase):
 
     async def _put_some(self, put: Puts, places: Sequence[int]) -> None:
         """Store those of the jobs that are new."""
-        rows = await self._fetch("put_jobs", put_params([put.jobs[at] for at in places], put.epoch))
+        params = put_params([put.jobs[at] for at in places], put.epoch)
+        if handed := put.worker_id is not None:
+            params["worker_id"] = put.worker_id
+        rows = await self._fetch("put_handed" if handed else "put_jobs", params)
         now, stored = admitted(rows, put.epoch), stored_due_times(rows)
         for place in places:
             job = put.jobs[place]
             if (due_time := stored.pop(job.id, None)) is not None:
-                put.settle(place, _created(job, due_time, now), created_event(job, due_time, now))
+                created = _created(job, due_time, now, handed=handed)
+                put.settle(place, created, created_event(job, due_time, now))
 
     async def _resolve(self, put: Puts, in_order: Sequence[int]) -> None:
         """Look at what is in the way of the others. What is gone again (purged meanwhile) is no
@@ -271,9 +291,9 @@ def alike_params(jobs: AlikeJobs, epoch: int) -> dict[str, object]:
     }
 
 
-def _all_created(jobs: AlikeJobs, now: datetime) -> PutAnswer:
+def _all_created(jobs: AlikeJobs, now: datetime, *, handed: bool) -> PutAnswer:
     return PutAnswer(
-        lambda: [_created(job, now, now) for job in jobs],
+        lambda: [_created(job, now, now, handed=handed) for job in jobs],
         lambda: [created_event(job, now, now) for job in jobs],
         now,
     )
@@ -297,10 +317,9 @@ def admitted(rows: Sequence[Row], epoch: int) -> datetime:
     return cast(datetime, now)
 
 
-def _created(job: NewJob, due_time: datetime, now: datetime) -> PutResult:
-    return PutResult(
-        PutOutcome.CREATED, job.id, JobState.SCHEDULED, 1, due_time, now, due_time <= now
-    )
+def _created(job: NewJob, due_time: datetime, now: datetime, *, handed: bool = False) -> PutResult:
+    due = due_time <= now
+    return PutResult(PutOutcome.CREATED, job.id, JobState.SCHEDULED, 1, due_time, now, due, handed)
 
 
 def existing_result(job: NewJob, row: Sequence[Any]) -> PutResult:

@@ -12,6 +12,7 @@ _SLOT = re.compile(r"\{(\w+)\}")
 #: In this order: what stands in one may use the fragments of those before it.
 _FILES = (
     "queries.sql",
+    "handed.sql",
     "turns.sql",
     "changes.sql",
     "sayings.sql",

@@ -21,7 +21,7 @@ RETURNING epoch
 
 -- fragment: put_columns
 -- What every new job has. Each has its value in put_values.
-id, namespace, type, version, priority, create_time, due_time, first_due_time,
+id, namespace, type, priority, create_time, due_time, first_due_time,
         expire_time, timeouts, retry, labels, input, input_type, input_ref,
         idempotency_key, request_hash, traceparent, schedule_id, nominal_time, origin_id,
         concurrency_key
@@ -32,7 +32,7 @@ timestamptz '9999-12-31 23:59:59.999999+00'
 
 -- fragment: put_values
 -- From the columns of a batch (n), its reckoned time (d) and the clock (m).
-n.id, n.namespace, n.type, 1, n.priority, m.now,
+n.id, n.namespace, n.type, n.priority, m.now,
            -- A run of a schedule is due at its nominal time, however late it is made.
            coalesce(CASE WHEN n.nominal_time IS NOT NULL THEN n.due_time END, d.ready), d.ready,
            least(n.expire_time, d.ready + n.start_ms * interval '1 millisecond',
@@ -75,12 +75,21 @@ SELECT CASE WHEN n.xid IS NOT NULL THEN clock_timestamp() END AS now
 -- fragment: put_head
 -- New jobs from their columns, unless the map is outdated.
 WITH meta AS MATERIALIZED ({numbered}), stored AS (
-    INSERT INTO jobs (state, {put_columns})
-    SELECT 1, {put_values}
+    INSERT INTO jobs (state, version, {put_columns})
+    SELECT 1, 1, {put_values}
       FROM meta m
      CROSS JOIN unnest({put_arrays}) AS n ({put_names})
      {put_times}
      WHERE m.epoch <= %(epoch)s
+
+-- fragment: labelled
+-- Their labels, by which they are found.
+labelled AS (
+    INSERT INTO job_terms (namespace, name, value, job_id)
+    SELECT s.namespace, l.key, l.value, s.id
+      FROM stored s CROSS JOIN LATERAL jsonb_each_text(s.labels) AS l
+     WHERE s.labels IS NOT NULL
+)
 
 -- fragment: put_tail
 -- Their places in the queue, their labels; and their first events, where their rows do not say them: those
@@ -102,12 +111,7 @@ WITH meta AS MATERIALIZED ({numbered}), stored AS (
 ), committed AS (
     INSERT INTO commits (size, job_ids, versions)
     SELECT count(*), array_agg(s.id), array_agg(1) FROM stored s HAVING count(*) > 0
-), labelled AS (
-    INSERT INTO job_terms (namespace, name, value, job_id)
-    SELECT s.namespace, l.key, l.value, s.id
-      FROM stored s CROSS JOIN LATERAL jsonb_each_text(s.labels) AS l
-     WHERE s.labels IS NOT NULL
-)
+), {labelled}
 
 -- name: put_new_jobs, writes
 -- Store jobs that are new; one that is not fails the whole statement.

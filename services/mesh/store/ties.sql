@@ -18,8 +18,8 @@ WITH meta AS MATERIALIZED ({numbered}), keyed AS (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO jobs (state, blockers, unique_key, unique_policy, dependencies, {put_columns})
-    SELECT CASE WHEN n.blockers > 0 THEN 8 ELSE 1 END, n.blockers, n.unique_key, n.unique_policy,
+    INSERT INTO jobs (state, version, blockers, unique_key, unique_policy, dependencies, {put_columns})
+    SELECT CASE WHEN n.blockers > 0 THEN 8 ELSE 1 END, 1, n.blockers, n.unique_key, n.unique_policy,
            n.dependencies::jsonb, {put_values}
       FROM meta m
      CROSS JOIN unnest({put_arrays}, %(blockers)b, %(unique_keys)b, %(unique_policies)b, %(dependencies)b)

@@ -9,5 +9,6 @@ to one is missed in the other by nobody.
     retries    RetryPolicy, Failure
     jobs       JobSpec -> NewJob, JobRecord -> Job
     events     JobEvent, Attempt
+    dispatches Grab, Claimed -> Dispatch
     schedules  Schedule
 """

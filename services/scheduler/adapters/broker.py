@@ -9,21 +9,25 @@ from uuid import UUID
 
 from services.mesh.bus import SCHEDULERS, Bus, Message, Subjects, Subscription
 from services.mesh.errors import PayloadTooLarge
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed, JobEvent
-from services.mesh.wire.events import hints
-from services.scheduler.convert import (
-    claims_to_hint,
+from services.mesh.wire.dispatches import (
+    Sender,
     dispatch_batches,
     empty_batch,
     grab_from_bytes,
+    grab_to_bytes,
+    withdrawal_from_bytes,
+)
+from services.mesh.wire.events import hints
+from services.scheduler.convert import (
+    claims_to_hint,
     nudge_from_bytes,
     nudge_to_bytes,
     served_from_bytes,
     served_to_bytes,
     stop_to_bytes,
-    withdrawal_from_bytes,
 )
-from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.times import Shown
 from services.scheduler.domain.word import Served, Word
 
@@ -42,8 +46,9 @@ class BusBroker:
         return self._bus.connected
 
     async def dispatch(self, grab: Grab, jobs: Sequence[Claimed], now: Shown) -> int:
-        size, most = 0, self._message_bytes
-        for batch in dispatch_batches(grab, jobs, now, self._scheduler_id, most):
+        size = 0
+        sender = Sender(self._scheduler_id, self._message_bytes, now.us, now.clock)
+        for batch in dispatch_batches(grab, jobs, sender):
             size += len(batch)
             try:
                 await self._bus.publish(grab.inbox, batch)
@@ -77,6 +82,13 @@ class BusBroker:
     async def call(self, type_: str) -> None:
         here = self._subjects.grab_at(self._scheduler_id)
         await self._bus.publish(self._subjects.call(type_), b"", reply=here)
+
+    async def lend(self, grab: Grab, at: str, seconds: float) -> None:
+        await self._bus.publish(at, grab_to_bytes(grab, seconds), reply=grab.inbox)
+
+    async def recall(self, type_: str) -> None:
+        here = self._subjects.grab_at(self._scheduler_id)
+        await self._bus.publish(self._subjects.recall(type_), b"", reply=here)
 
     async def hint_claims(self, shard: str, worker_id: str, jobs: Sequence[Claimed]) -> None:
         await self._bus.publish(self._subjects.hint(shard), claims_to_hint(shard, worker_id, jobs))
@@ -154,7 +166,7 @@ class Intake:
 
     def _on_grab(self, message: Message) -> None:
         if message.no_responders:
-            return  # we called, and nobody serves the type
+            return  # we called, and nobody serves the type; or recalled, and nobody has a loan
         try:
             self._grabbed(grab_from_bytes(message.payload, message.reply))
         except ValueError as error:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from services.mesh.errors import DependencyUnavailable
-from services.scheduler.domain.credit import CreditBook
+from services.mesh.jobs.credit import CreditBook
 from services.scheduler.domain.flags import DueFlags
 from services.scheduler.domain.word import Word
 from services.scheduler.ports import Broker

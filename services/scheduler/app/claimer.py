@@ -21,6 +21,7 @@ from itertools import islice
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable, MeshError
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed
 from services.mesh.runtime import Counts, Loop, Tally, Tasks
 from services.mesh.store.answers import ClaimAnswer
@@ -31,7 +32,6 @@ from services.scheduler.app.claims import LEAD, After, Claim, ClaimRules, Lanes,
 from services.scheduler.app.limits import Limits
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
-from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.limits import BatchLimits
 from services.scheduler.domain.shares import NOTHING
 from services.scheduler.domain.times import EPOCH, Shown, micros

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.turns import Turn
 from services.mesh.jobs.type_settings import TypeSettings
 from services.mesh.store.answers import ClaimAnswer
-from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.depth import Depth, DepthRules
 from services.scheduler.domain.pace import Pace, PaceRules
 from services.scheduler.domain.shares import Share, ShareRules

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable
+from services.mesh.jobs.credit import Grab
 from services.mesh.runtime import Counts, Loop
 from services.scheduler.app.board import DueBoard
 from services.scheduler.app.measures import Measures
-from services.scheduler.domain.credit import Grab
 from services.scheduler.ports import Broker
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from services.mesh.clock import Clock
+from services.mesh.jobs.credit import CreditBook
 from services.mesh.jobs.type_settings import TypeSettings
 from services.mesh.lease.keys import Keys
 from services.mesh.lease.mirror import RegistryMirror
@@ -25,7 +26,6 @@ from services.scheduler.app.measures import Measures
 from services.scheduler.app.members import Grant, Membership
 from services.scheduler.app.parking import Parking
 from services.scheduler.app.shards import Shards
-from services.scheduler.domain.credit import CreditBook
 from services.scheduler.domain.flags import DueFlags
 from services.scheduler.domain.limits import BatchLimits
 from services.scheduler.ports import Broker, Shard, Workers

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from services.scheduler.domain.credit import Grab
+from services.mesh.jobs.credit import Grab
 
 
 @dataclass(frozen=True, slots=True)

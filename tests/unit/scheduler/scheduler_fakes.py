@@ -18,6 +18,7 @@ from services.mesh.errors import (
     ShardBusy,
     ShardUnavailable,
 )
+from services.mesh.jobs.credit import CreditBook, Grab
 from services.mesh.jobs.ids import new_job_id
 from services.mesh.jobs.model import Claimed, JobEvent, Payload, Timeouts
 from services.mesh.jobs.ties import Parent
@@ -44,7 +45,6 @@ from services.scheduler.app.claims import ClaimRules
 from services.scheduler.app.limits import Limits
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.shards import Shards
-from services.scheduler.domain.credit import CreditBook, Grab
 from services.scheduler.domain.flags import DueFlags
 from services.scheduler.domain.limits import BatchLimits
 from services.scheduler.domain.times import Shown

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from services.mesh.errors import ShardBusy
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed
 from services.scheduler.app.claims import ClaimRules
 from services.scheduler.app.parking import Parking
-from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.pace import PaceRules
 from services.scheduler.domain.times import Shown
 from services.scheduler.domain.word import Word

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.scheduler.domain.credit import CreditBook, Grab
+from services.mesh.jobs.credit import CreditBook, Grab
 
 PARK = 20.0
 

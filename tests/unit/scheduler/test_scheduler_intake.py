@@ -13,12 +13,12 @@ from jobmesh.v1 import bus_pb2
 
 from services.mesh.bus.memory import MemoryBroker, MemoryBus
 from services.mesh.bus.subjects import Subjects
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed, JobEvent
 from services.mesh.jobs.retry import Failure
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.wire.events import hint
 from services.scheduler.adapters.broker import BusBroker, Intake
-from services.scheduler.domain.credit import Grab
 from services.scheduler.domain.word import Served
 from tests.unit.scheduler.scheduler_fakes import job
 

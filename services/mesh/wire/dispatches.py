@@ -1,0 +1,129 @@
+"""Grabs and what answers them: a worker's room, and the jobs that are handed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from google.protobuf.message import DecodeError
+from jobmesh.v1 import bus_pb2
+
+from services.mesh.jobs.credit import Grab
+from services.mesh.jobs.model import NO_TIMEOUTS, Claimed
+from services.mesh.wire.payloads import payload_to_proto
+from services.mesh.wire.values import duration, micros_of
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who hands jobs out, and by which clock some of them wait."""
+
+    id: str
+    most_bytes: int
+    """What the broker takes in one message."""
+    now_us: int = 0
+    clock: int = 0
+    grab_at: str = ""
+    """Where the worker should send its next grab; empty: to any scheduler."""
+
+
+def grab_from_bytes(payload: bytes, inbox: str) -> Grab:
+    """Read a worker's grab; anything that is not one is a ValueError."""
+    try:
+        message = bus_pb2.Grab.FromString(payload)
+    except DecodeError as error:
+        raise ValueError(f"not a grab: {error}") from error
+    if not message.worker_id or not message.type or not inbox:
+        raise ValueError("a grab names its worker, its type and where to answer")
+    return Grab(
+        message.worker_id, message.type, message.credit, message.grab_no, inbox, message.waits
+    )
+
+
+def loan_from_bytes(payload: bytes, inbox: str) -> tuple[Grab, float]:
+    """A grab as an Orchestrator gets it, and for how long it may keep grabs of the type; 0 if the
+    worker sent it itself.
+    """
+    return grab_from_bytes(payload, inbox), bus_pb2.Grab.FromString(payload).loan_ms / 1000
+
+
+def grab_to_bytes(grab: Grab, loan_seconds: float = 0.0) -> bytes:
+    """A grab as its worker sent it, to be passed on."""
+    return bus_pb2.Grab(
+        worker_id=grab.worker_id,
+        type=grab.type,
+        credit=grab.credit,
+        grab_no=grab.number,
+        waits=grab.waits,
+        loan_ms=round(loan_seconds * 1000),
+    ).SerializeToString()
+
+
+def withdrawal_from_bytes(payload: bytes) -> Grab:
+    """A grab that is taken back: it offers nothing, and there is nothing to answer."""
+    return replace(grab_from_bytes(payload, inbox="none"), credit=0)
+
+
+def empty_batch(grab: Grab, sender_id: str, *, draining: bool) -> bytes:
+    """Nothing became due: the worker grabs anew."""
+    return bus_pb2.DispatchBatch(
+        type=grab.type, grab_no=grab.number, scheduler_id=sender_id, draining=draining
+    ).SerializeToString()
+
+
+def dispatch_batches(grab: Grab, jobs: Sequence[Claimed], sender: Sender) -> Iterator[bytes]:
+    """The jobs as one message, or as a few where one would be larger than the broker takes."""
+    batch = bus_pb2.DispatchBatch(
+        type=grab.type,
+        grab_no=grab.number,
+        scheduler_id=sender.id,
+        now_us=sender.now_us,
+        clock=sender.clock,
+        grab_at=sender.grab_at,
+    )
+    for job in jobs:
+        _add_dispatch(batch, job)
+    encoded = batch.SerializeToString()
+    if len(encoded) <= sender.most_bytes or len(jobs) == 1:
+        yield encoded
+        return
+    half = len(jobs) // 2
+    yield from dispatch_batches(grab, jobs[:half], sender)
+    yield from dispatch_batches(grab, jobs[half:], sender)
+
+
+def _add_dispatch(batch: bus_pb2.DispatchBatch, job: Claimed) -> None:
+    # Filled in place: a message made first and put into the list is copied, which doubles the cost.
+    # And field by field, for keywords cost more.
+    message = batch.dispatches.add()
+    message.job_id = job.id.bytes
+    message.namespace = job.namespace
+    message.dispatch_no = job.fence
+    message.attempt = job.attempt
+    message.due_time_us = micros_of(job.due_time)
+    message.max_attempts = job.max_attempts
+    if job.traceparent:
+        message.traceparent = job.traceparent
+    if job.timeouts is not NO_TIMEOUTS:
+        _add_timeouts(message, job)
+    if job.checkpoint is not None:
+        message.checkpoint.data = job.checkpoint.data or b""
+        message.checkpoint.content_type = job.checkpoint.content_type
+    given = job.input
+    if given.ref is None and given.data is not None:
+        content = message.input
+        content.data = given.data
+        content.content_type = given.content_type
+    elif (stored := payload_to_proto(given)) is not None:
+        message.input.CopyFrom(stored)
+    for limit in job.limits:
+        message.limits.add(name=limit.name, places=limit.places)
+
+
+def _add_timeouts(message: bus_pb2.Dispatch, job: Claimed) -> None:
+    if (run := duration(job.timeouts.run)) is not None:
+        message.run_timeout.CopyFrom(run)
+    if (silence := duration(job.timeouts.progress)) is not None:
+        message.progress_timeout.CopyFrom(silence)
+    if (left := duration(job.total_left)) is not None:
+        message.total_left.CopyFrom(left)
