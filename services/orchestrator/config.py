@@ -33,3 +33,6 @@ class OrchestratorConfig(ShardsConfig, NatsConfig, EtcdConfig, ServiceConfig):
     admitted_bytes: int = setting(
         256 * 1024**2, "The same in bytes of their messages.", low=5 * 1024**2
     )
+    loans: bool = setting(
+        True, "Hand new jobs straight to workers whose grabs schedulers lend, while nothing waits."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from random import Random, SystemRandom
+from uuid import uuid4
 
 from jobmesh.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
 
@@ -12,6 +13,7 @@ from services.mesh.bus.nats import NatsBus
 from services.mesh.lease import Keys
 from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
 from services.mesh.lease.mirror import RegistryMirror
+from services.mesh.lease.port import Entry
 from services.mesh.rpc import Server
 from services.mesh.rpc.server import MAX_PUT_BYTES
 from services.mesh.rpc.work import WorkLimit
@@ -21,7 +23,9 @@ from services.mesh.store.settings import StoreSettings
 from services.mesh.wire.type_settings import type_settings_from_entry
 from services.orchestrator.adapters.announcer import BusAnnouncer
 from services.orchestrator.adapters.due_listener import DueListener
+from services.orchestrator.adapters.hands import BusHands, LoanDesk
 from services.orchestrator.app.changes import Changes
+from services.orchestrator.app.loans import Loans
 from services.orchestrator.app.lookup import Lookup
 from services.orchestrator.app.parents import Parents
 from services.orchestrator.app.reports import Reports
@@ -97,6 +101,7 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
     subjects = Subjects(config.nats_prefix)
     announcer = BusAnnouncer(bus, subjects, process.metrics, statistics.changed)
     process.add(DueListener(bus, subjects, statistics.changed))
+    loans = _loans(config, process, bus, subjects, shards, etcd, announcer)
     searches = config.shard_connections // 2
     lookup = Lookup(shards, topology, announcer, searches)
     reports = process.add(
@@ -108,7 +113,7 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
         add_OrchestratorServiceServicer_to_server,
         # Methods it does not override are answered with UNIMPLEMENTED by the server.
         OrchestratorServicer(  # type: ignore[abstract]
-            Submission(shards, topology, announcer, clock, random, Parents(lookup, shards)),
+            Submission(shards, topology, announcer, clock, random, Parents(lookup, shards), loans),
             lookup,
             Changes(lookup, shards, topology, announcer, clock, random),
             reports,
@@ -125,6 +130,37 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
         shares=SHARES,
     )
     process.add(server)
+
+
+def _loans(
+    config: OrchestratorConfig,
+    process: Process,
+    bus: NatsBus,
+    subjects: Subjects,
+    shards: Shards,
+    etcd: EtcdClient,
+    announcer: BusAnnouncer,
+) -> Loans:
+    # New at each start: what was lent to the one before is not ours.
+    hands = BusHands(bus, subjects, f"{config.instance}-{uuid4().hex[:6]}")
+    loans = Loans(hands, shards, process.tasks, process.clock, process.metrics, process.tracing)
+    if not config.loans:
+        return loans
+    prefix, registry = Keys(config.etcd_prefix).workers, EtcdRegistry(etcd)
+    workers = process.add(RegistryMirror("workers", registry, prefix, _nothing, process.tasks))
+
+    def changed(worker_id: str) -> None:
+        if worker_id not in workers.items:
+            loans.worker_lost(worker_id)
+
+    workers.on_change(changed)
+    desk = process.add(LoanDesk(bus, subjects, hands, loans))
+    announcer.lend_at, announcer.on_nudged = (lambda: desk.lend_at), loans.nudged
+    return loans
+
+
+def _nothing(entry: Entry) -> None:
+    """That it is there says all."""
 
 
 def main() -> None:

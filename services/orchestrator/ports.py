@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from services.mesh.jobs.model import EventColumns, JobEvent, JobProgress
+from services.mesh.jobs.credit import Grab
+from services.mesh.jobs.model import Claimed, EventColumns, JobEvent, JobProgress
 from services.orchestrator.domain.dueness import NOTHING_SOON, Soon
 
 
@@ -31,11 +32,15 @@ class Announcer(Protocol):
     async def due(
         self,
         shard: str,
-        types: Iterable[str],
+        types: Collection[str],
         soon: Mapping[str, Soon] = NOTHING_SOON,
         long: Collection[str] = (),
+        *,
+        new: bool = False,
     ) -> None:
-        """Jobs of these types are due, some of those of `long` for long; or will be in a moment."""
+        """Jobs of these types are due, some of those of `long` for long; or will be in a moment.
+        `new`: they were stored here, and more may be.
+        """
         ...
 
     async def scheduled(self, shard: str, type_: str, next_time: datetime) -> None:
@@ -44,4 +49,25 @@ class Announcer(Protocol):
 
     async def cancelled(self, worker_id: str, attempts: Sequence[tuple[UUID, int]]) -> None:
         """The row refuses these attempts `(job, fence)` of a worker from now on."""
+        ...
+
+
+class Hands(Protocol):
+    """The workers whose grabs are here on loan, and the schedulers that lent them."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def dispatch(self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool) -> None:
+        """Answer a grab with jobs; with `stay` the next one may come here. Raises
+        DependencyUnavailable if it is certain that it did not leave.
+        """
+        ...
+
+    async def answer_empty(self, grab: Grab) -> None:
+        """Let the worker grab anew. May be lost."""
+        ...
+
+    async def pass_on(self, grab: Grab, to: str = "") -> None:
+        """Give a grab to a scheduler: to the one that wants it, or to any. May be lost."""
         ...

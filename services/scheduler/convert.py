@@ -34,6 +34,7 @@ def nudge_from_bytes(payload: bytes, type_: str) -> Word:
         message.schedule,
         message.long_due,
         message.number,
+        message.lend_at,
     )
 
 

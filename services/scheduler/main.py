@@ -67,9 +67,9 @@ async def build(config: SchedulerConfig, process: Process) -> None:
     for component in scheduler.components():
         process.add(component)
     process.add(Compactor(etcd, enabled=scheduler.membership.keeps_mesh))
-    parking, board = scheduler.parking, scheduler.board
+    parking = scheduler.parking
     ended, served = scheduler.parents_ended, scheduler.claimer.served
-    told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn, served)
+    told = (parking.grabbed, scheduler.heard, ended, parking.close, parking.withdrawn, served)
     process.add(Intake(bus, subjects, identity.scheduler_id, *told))
     server = Server.from_config(process, config)
     server.add(add_SchedulerServiceServicer_to_server, SchedulerServicer(scheduler.console))

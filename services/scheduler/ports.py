@@ -137,6 +137,14 @@ class Broker(Protocol):
         """Ask all workers of the type whose grab is out for long to grab here. May be lost."""
         ...
 
+    async def lend(self, grab: Grab, at: str, seconds: float) -> None:
+        """Give a grab to an Orchestrator, which may keep those of its type for so long."""
+        ...
+
+    async def recall(self, type_: str) -> None:
+        """Have all Orchestrators send the grabs of a type here. May be lost."""
+        ...
+
     async def hint_claims(self, shard: str, worker_id: str, jobs: Sequence[Claimed]) -> None:
         """Tell whoever watches that the jobs are with a worker. May be lost."""
         ...

@@ -72,6 +72,7 @@ def batch_from_bytes(data: bytes) -> Batch:
         draining=message.draining,
         now_us=message.now_us,
         clock=message.clock,
+        grab_at=message.grab_at,
     )
 
 

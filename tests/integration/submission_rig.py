@@ -20,6 +20,7 @@ from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.submission import Draft, Outcome, Submission
 from services.orchestrator.domain.dueness import NOTHING_SOON
+from tests.unit.orchestrator.loan_fakes import FakeHands, loans_over
 
 
 class Faulty(PostgresShard):
@@ -64,7 +65,9 @@ class Heard:
     async def stored(self, shard: str, names: Any) -> None:
         self.bells += 1
 
-    async def due(self, shard: str, types: Any, soon: Any = NOTHING_SOON, long: Any = ()) -> None:
+    async def due(
+        self, shard: str, types: Any, soon: Any = NOTHING_SOON, long: Any = (), new: bool = False
+    ) -> None:
         self.nudged.append(set(types))
 
     async def scheduled(self, shard: str, type_: str, next_time: Any) -> None: ...
@@ -86,13 +89,16 @@ class Submitting:
         self.shards.probed_by("s0", lambda: None)
         lookup = Lookup(self.shards, _Map(), self.heard)  # type: ignore[arg-type]
         parents = Parents(lookup, self.shards)
+        self.hands, self.random = FakeHands(), Random(1)
+        self.loans = loans_over(self.shards, self.hands)
         self.submission = Submission(
             self.shards,
             _Map(),  # type: ignore[arg-type]
             self.heard,  # type: ignore[arg-type]
             clock,
-            Random(1),
+            self.random,
             parents,
+            self.loans,
         )
 
     async def put(self, *drafts: Draft) -> list[Outcome]:

@@ -17,6 +17,8 @@ from services.mesh.lease.keys import Keys
 from services.mesh.runtime import Readiness, Tasks
 from services.mesh.telemetry.tracing import Tracing
 from services.orchestrator.adapters.announcer import BusAnnouncer
+from services.orchestrator.adapters.hands import BusHands, LoanDesk
+from services.orchestrator.app.loans import Loans
 from services.orchestrator.app.lookup import Lookup
 from services.orchestrator.app.reports import Reports
 from services.orchestrator.app.shards import Prober
@@ -114,14 +116,24 @@ class OrchestratorProcess(Process):
             self.shards, self.topology, announcer, self.tasks, self.metrics, self.clock
         )
         no_parents: Any = Nothing()
+        self.loans, desk = self._loans(announcer)
         self.submission = Submission(
-            self.shards, self.topology, announcer, self.clock, self.random, no_parents
+            self.shards, self.topology, announcer, self.clock, self.random, no_parents, self.loans
         )
         self.lookup = Lookup(self.shards, self.topology, announcer)
         for store in stores.values():
             await Prober(self.shards, store, self.clock, 0.9).start()
         await self.topology.start()
         await self.reports.start()
+        await desk.start()
+
+    def _loans(self, announcer: BusAnnouncer) -> tuple[Loans, LoanDesk]:
+        hands = BusHands(self.bus, SUBJECTS, self.host.name)
+        around = (self.tasks, self.clock, self.metrics, Tracing())
+        loans = Loans(hands, self.shards, *around)
+        desk = LoanDesk(self.bus, SUBJECTS, hands, loans)
+        announcer.lend_at, announcer.on_nudged = (lambda: desk.lend_at), loans.nudged
+        return loans, desk
 
     async def serve(self, pipe: Pipe) -> None:
         """One worker's stream, as the servicer handles it."""
@@ -162,9 +174,9 @@ class SchedulerProcess(Process):
         scheduler = Scheduler(Identity(name), RULES, outside, life)
         for component in scheduler.components():
             await component.start()
-        parking, board = scheduler.parking, scheduler.board
+        parking = scheduler.parking
         ended, served = scheduler.parents_ended, scheduler.claimer.served
-        told = (parking.grabbed, board.heard, ended, parking.close, parking.withdrawn, served)
+        told = (parking.grabbed, scheduler.heard, ended, parking.close, parking.withdrawn, served)
         intake = Intake(self.bus, SUBJECTS, name, *told)
         await intake.start()
 

@@ -9,6 +9,7 @@ adapter passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
@@ -100,12 +101,18 @@ class ModelShard:
 
     # --- new jobs
 
-    async def put_jobs(self, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+    async def put_jobs(
+        self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None = None
+    ) -> PutAnswer:
         results, events = [], []
         for job in jobs:
             result, event = self._put(job)
+            if event is not None:
+                events.append(event)
+                if worker_id is not None:
+                    self._hand_out(self.rows[job.id], worker_id, result.create_time)
+                    result = replace(result, handed=True)
             results.append(result)
-            events += [event] if event is not None else []
         return PutAnswer(results, events)
 
     def _put(self, job: NewJob) -> tuple[PutResult, JobEvent | None]:

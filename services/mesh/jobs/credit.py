@@ -1,4 +1,5 @@
-"""The credit book: room that workers offered, by type, in the order in which they offered it.
+"""The credit book: room that workers offered, by type, in the order in which they offered it. Kept
+by schedulers, and by Orchestrators for what they have on loan.
 
 A grab offers the room of one worker for one type, and is answered once. Three things may happen to
 it: it is taken for a claim and settled with what the claim brought; it is replaced by a newer grab
@@ -119,6 +120,13 @@ class CreditBook:
             del self._taken[key]
             self._replaced.discard(key)
         return len(types)
+
+    def take_out(self, type_: str) -> list[Grab]:
+        """Remove and return what is parked for a type."""
+        grabs = [parked.grab for parked in self._parked.get(type_, {}).values()]
+        for grab in grabs:
+            self._remove(type_, grab.worker_id)
+        return grabs
 
     def clear(self) -> list[Grab]:
         """Remove and return all that is parked."""

@@ -85,7 +85,7 @@ class PutAnswer:
     has an id. So may the results be.
     """
 
-    __slots__ = ("_events", "_results", "time")
+    __slots__ = ("_events", "_results", "delivered", "time")
 
     def __init__(
         self,
@@ -94,6 +94,8 @@ class PutAnswer:
         time: datetime | None = None,
     ) -> None:
         self._results, self._events, self.time = results, events, time
+        #: Whether those that were handed to a worker were sent there, too.
+        self.delivered = False
 
     @property
     def results(self) -> PutResults:

@@ -94,8 +94,9 @@ class ShardStore(Protocol):
     async def put_jobs(
         self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None = None
     ) -> PutAnswer:
-        """Write new jobs in one statement. Safe to repeat. May raise StaleEpoch. With a worker, hand
-        them to it as well: for that they must be due at once, and have no expiry.
+        """Write new jobs in one statement. Safe to repeat. May raise StaleEpoch.
+
+        With a worker they are handed to it as well: they must be due at once, and never expire.
 
         Raises ShardUnavailable and StaleEpoch only if nothing was stored. What fails after some of
         them were is the result of the others; one that cannot be stored at all keeps none out.

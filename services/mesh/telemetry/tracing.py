@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import Literal, Protocol
 
 Kind = Literal["internal", "server", "client", "producer", "consumer"]
@@ -67,6 +68,16 @@ class Tracer(Protocol):
     ) -> Span: ...
 
     def close(self) -> None: ...
+
+
+#: Of the traces in a batch, so many are linked to its span.
+MOST_LINKS = 64
+
+
+def sampled(traceparents: Iterable[str | None]) -> list[str]:
+    """Those of a batch's traces that are recorded; the last byte of a traceparent says so."""
+    recorded = (trace for trace in traceparents if trace and trace[-1] in "13579bdf")
+    return list(islice(recorded, MOST_LINKS))
 
 
 NO_SPAN: Span = _NoSpan()

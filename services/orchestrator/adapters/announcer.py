@@ -35,6 +35,10 @@ class BusAnnouncer:
     ) -> None:
         self._bus, self._subjects, self._changed = bus, subjects, changed
         self._lost = metrics.counter("announcements_lost", "Messages that could not be published.")
+        #: Where this Orchestrator takes grabs on loan; empty: nowhere.
+        self.lend_at: Callable[[], str] = str
+        #: Told of the types that schedulers were told of.
+        self.on_nudged: Callable[[Collection[str]], None] = lambda types: None
 
     async def committed(
         self, shard: str, events: Sequence[JobEvent], columns: Sequence[EventColumns] = ()
@@ -64,14 +68,20 @@ class BusAnnouncer:
     async def due(
         self,
         shard: str,
-        types: Iterable[str],
+        types: Collection[str],
         soon: Mapping[str, Soon] = NOTHING_SOON,
         long: Collection[str] = (),
+        *,
+        new: bool = False,
     ) -> None:
+        lend_at = self.lend_at() if new else ""
         for type_ in types:
             number = random.getrandbits(64)
-            nudge = bus_pb2.Nudge(shard=shard, long_due=type_ in long, number=number)
+            nudge = bus_pb2.Nudge(
+                shard=shard, long_due=type_ in long, number=number, lend_at=lend_at
+            )
             await self._publish(self._subjects.due(type_), nudge.SerializeToString())
+        self.on_nudged(types)
         for type_, when in soon.items():
             later = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(when.first), more=when.more)
             await self._publish(self._subjects.due(type_), later.SerializeToString())

@@ -20,6 +20,7 @@ from services.mesh.errors import (
     StaleEpoch,
     UniqueConflict,
 )
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.ids import new_job_id, new_job_keys
 from services.mesh.jobs.model import AlikeJobs, NewJob
 from services.mesh.jobs.record import record
@@ -27,6 +28,7 @@ from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import CHUNK, BucketMap, Group, free_buckets, place, takers
 from services.mesh.runtime import together
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
+from services.orchestrator.app.loans import Loans
 from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.topology import TopologyKeeper
@@ -92,10 +94,11 @@ class Submission:
         clock: Clock,
         random: Random,
         parents: Parents,
+        loans: Loans,
     ) -> None:
         self._shards, self._topology, self._announcer = shards, topology, announcer
         self._clock, self._random = clock, random
-        self._parents = parents
+        self._parents, self._loans = parents, loans
         self._turn = 0
 
     async def put(self, drafts: Sequence[Draft]) -> list[Outcome]:
@@ -154,7 +157,9 @@ class Submission:
                 return outcome
         slow = is_long(self._clock.monotonic() - began)
         try:
-            await self._announcer.due(shard, (like.type,), long=(like.type,) if slow else ())
+            if not answer.delivered:
+                long = (like.type,) if slow else ()
+                await self._announcer.due(shard, (like.type,), long=long, new=True)
             await self._announcer.stored(shard, (like.namespace, like.type))
         except Exception:  # they are stored, whatever becomes of the word about it
             _defect(len(inputs))
@@ -251,11 +256,30 @@ class Submission:
         return self._clock.now_us() // 1000
 
     async def _stored(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
+        grab = self._loans.take(jobs)
+        if grab is not None:
+            return await self._handed(grab, shard, jobs, epoch)
         try:
             return await self._store(shard, jobs, epoch)
         except OutcomeUnknown:
             # The same rows under the same ids: if they are there, nothing happens; if not, now.
             return await self._settle(shard, jobs, epoch)
+
+    async def _handed(
+        self, grab: Grab, shard: str, jobs: Sequence[NewJob], epoch: int
+    ) -> PutAnswer:
+        """Store jobs into the hands of a worker that has room for them, and send them there."""
+        used = 0
+        try:
+            try:
+                answer = await self._shards.store(shard).put_jobs(jobs, epoch, grab.worker_id)
+            except OutcomeUnknown:
+                # If they are there, they are in its hands; if not, they go the usual way now.
+                answer = await self._settle(shard, jobs, epoch)
+            used = await self._loans.deliver(grab, shard, jobs, answer)
+            return answer
+        finally:
+            self._loans.settle(grab, used)
 
     async def _store(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         store = self._shards.store(shard)
@@ -306,11 +330,11 @@ class Submission:
         waiting = (
             (draft.type, result.due_time, result.create_time)
             for draft, result in created
-            if result.state is JobState.SCHEDULED
+            if result.state is JobState.SCHEDULED and not (result.handed and answer.delivered)
         )
         due = due_work(waiting, took)
         if due:
-            await self._announcer.due(shard, due.now, due.soon, due.long)
+            await self._announcer.due(shard, due.now, due.soon, due.long, new=True)
         if drafts[places[0]].wish is not None:  # jobs that were there before may have changed
             await self._announcer.committed(shard, answer.events)
         elif created:

@@ -30,8 +30,8 @@ class DueBoard:
         self.wake: Callable[[], None] = lambda: None
         #: Whether it is known which types are paused. Before that nothing may be claimed.
         self.knows_pauses: Callable[[], bool] = lambda: True
-        #: Told that there is word of work, and no credit for it.
-        self.on_unserved: Callable[[], None] = lambda: None
+        #: Told of a type that there is word of work of, and no credit for.
+        self.on_unserved: Callable[[str], None] = lambda type_: None
         #: Told of a type and a shard that may have work which has been due for long.
         self.on_long_due: Callable[[str, str], None] = lambda type_, shard: None
         #: Told of work that was heard to be due in a moment.
@@ -56,11 +56,11 @@ class DueBoard:
             )
             if word.long_due:
                 self.on_long_due(type_, word.shard)
-        credit = [self.has_credit(type_) for type_ in word.types]
-        if any(credit):
+        unserved = [type_ for type_ in word.types if not self.has_credit(type_)]
+        if len(unserved) < len(word.types):
             self.wake()
-        if not all(credit):
-            self.on_unserved()
+        for type_ in unserved:
+            self.on_unserved(type_)
 
     def found(self, shard: str, types: Iterable[str], *, long_due: bool = False) -> None:
         """We saw due work ourselves; `long_due`: or put back what was due before."""

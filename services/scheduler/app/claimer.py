@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
-from itertools import islice
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable, MeshError
@@ -25,7 +24,7 @@ from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed
 from services.mesh.runtime import Counts, Loop, Tally, Tasks
 from services.mesh.store.answers import ClaimAnswer
-from services.mesh.telemetry.tracing import Tracing
+from services.mesh.telemetry.tracing import Tracing, sampled
 from services.scheduler.app.alarm import Alarm
 from services.scheduler.app.board import DueBoard
 from services.scheduler.app.claims import LEAD, After, Claim, ClaimRules, Lanes, Short
@@ -42,8 +41,6 @@ log = logging.getLogger(__name__)
 
 #: Nobody waits for this tick; it only repairs a wake-up that a defect lost.
 IDLE_SECONDS = 5.0
-#: Of the traces in a batch, so many are linked to its span.
-MOST_LINKS = 64
 #: A second look comes so much after the time it is for.
 SLACK = 0.005
 #: Others look whether work stays undone when they have not heard that it is served for twice as
@@ -86,6 +83,8 @@ class Claimer(Loop):
         self.claims = Tally()
         #: Told of each claim that came back short.
         self.on_short: Callable[[Short], None] = lambda short: None
+        #: Told of a type with credit that nothing more is known to wait for.
+        self.on_quiet: Callable[[str], None] = lambda type_: None
         #: The other schedulers.
         self.others: Callable[[], Collection[str]] = frozenset
 
@@ -97,8 +96,12 @@ class Claimer(Loop):
                 if self._board.has_credit(type_):
                     begun += self._begin(type_)
                 else:
-                    self._board.on_unserved()
+                    self._board.on_unserved(type_)
         return {"begun": begun, "told": await self._board.tell(self._under_way)}
+
+    def is_claiming(self, type_: str) -> bool:
+        """Whether a claim of the type is under way."""
+        return any(type_ == claimed for claimed, _ in self._under_way)
 
     async def finish(self, timeout: float) -> None:
         """Return when no claim is under way."""
@@ -129,9 +132,8 @@ class Claimer(Loop):
             return False
         wait = self._lanes.of(type_, shard).pace.wait(self._clock.monotonic())
         if wait <= 0 and (settings := self._bounds.settings(type_)) is not None:
-            busy = any(type_ == claimed for claimed, _ in self._under_way)
             mark = self._board.flags.mark(type_, shard) or 0
-            wait = self._bounds.wait(settings, shard, mark, busy)
+            wait = self._bounds.wait(settings, shard, mark, self.is_claiming(type_))
         if 0 < wait < math.inf:
             self._linger.set(wait)
         return wait <= 0
@@ -248,6 +250,8 @@ class Claimer(Loop):
         self.claims.add()
         if self._board.flags:
             self.nudge()
+        if not self._board.flags.wants(grab.type):
+            self.on_quiet(grab.type)
         if exhausted and claim.shallow:
             self._look_deeper(claim)
         if exhausted and brought is not None:
@@ -303,7 +307,7 @@ class Claimer(Loop):
             return
         grab = claim.grab
         attributes = {"jobmesh.shard": claim.shard, "jobmesh.type": grab.type}
-        links = _sampled(jobs) if self._tracing.enabled else ()
+        links = sampled(job.traceparent for job in jobs) if self._tracing.enabled else ()
         with self._tracing.start_span(
             "dispatch", "producer", parent="", links=links, attributes=attributes
         ) as span:
@@ -352,11 +356,3 @@ class Claimer(Loop):
     async def _answer_empty(self, grab: Grab) -> None:
         with suppress(DependencyUnavailable):
             await self._broker.answer_empty(grab)
-
-
-def _sampled(jobs: list[Claimed]) -> list[str]:
-    """The traces of the batch that are recorded; the last byte of a traceparent says so."""
-    sampled = (
-        job.traceparent for job in jobs if job.traceparent and job.traceparent[-1] in "13579bdf"
-    )
-    return list(islice(sampled, MOST_LINKS))

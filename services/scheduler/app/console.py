@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from services.mesh.errors import ShardNotFound
 from services.mesh.lease.port import Registry
@@ -23,9 +23,10 @@ class Console:
         keepings: Mapping[str, Keeping],
         registry: Registry,
         pauses: Follower,
+        recall: Callable[[str], Awaitable[None]],
     ) -> None:
         self._membership, self._board, self._keepings = membership, board, keepings
-        self._registry, self._pauses = registry, pauses
+        self._registry, self._pauses, self._recall = registry, pauses, recall
 
     def describe(self) -> View:
         kept = [k for k in self._keepings.values() if self._membership.keeps(k.shard)]
@@ -51,6 +52,7 @@ class Console:
         """Stop dispatching a type, in the whole mesh; the others learn it from the key."""
         revision = await self._registry.put(self._pauses.prefix + type_, note.encode())
         self._pauses.written(type_, revision)
+        await self._recall(type_)
 
     async def resume(self, type_: str) -> None:
         known = self._pauses.revision(type_)

@@ -33,6 +33,8 @@ class Parking(Loop):
         self._board, self._broker = board, broker
         self._clock, self._measures = clock, measures
         self._wake_claimer = wake
+        #: Told of a type that there is credit and no word of work for.
+        self.on_idle: Callable[[str], None] = lambda type_: None
 
     async def run_once(self) -> Counts:
         """Answer the grabs that waited too long, so that their workers grab anew."""
@@ -47,6 +49,8 @@ class Parking(Loop):
         parked = self._board.book.park(grab, self._clock.monotonic())
         if parked and self._board.flags.wants(grab.type):
             self._wake_claimer()
+        elif parked:
+            self.on_idle(grab.type)
 
     def withdrawn(self, grab: Grab) -> None:
         """A worker has nobody left to run the type: what it asked for is not to be sent."""

@@ -21,13 +21,16 @@ from services.scheduler.app.claims import ClaimRules, Short
 from services.scheduler.app.console import Console
 from services.scheduler.app.follow import Follower
 from services.scheduler.app.keeping import Keeping, KeepingRules, Surroundings
+from services.scheduler.app.lending import Lender
 from services.scheduler.app.limits import Limits
 from services.scheduler.app.measures import Measures
 from services.scheduler.app.members import Grant, Membership
 from services.scheduler.app.parking import Parking
 from services.scheduler.app.shards import Shards
 from services.scheduler.domain.flags import DueFlags
+from services.scheduler.domain.lending import LoanPlan, LoanRules
 from services.scheduler.domain.limits import BatchLimits
+from services.scheduler.domain.word import Word
 from services.scheduler.ports import Broker, Shard, Workers
 
 
@@ -50,6 +53,7 @@ class Rules:
     message_bytes: int = 900_000
     claims: ClaimRules = field(default_factory=ClaimRules)
     keeping: KeepingRules = field(default_factory=KeepingRules)
+    loans: LoanRules = field(default_factory=LoanRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,9 @@ class Scheduler:
         self.parking = Parking(
             self.board, outside.broker, life.clock, self._measures, self.claimer.nudge
         )
+        self.lender = Lender(
+            self.board, outside.broker, self.limits, life.clock, LoanPlan(rules.loans)
+        )
         self.membership = _make_membership(identity, outside, life)
         around = self._surroundings(outside, life)
         self.keepings = {
@@ -106,11 +113,14 @@ class Scheduler:
             registry,
             keys.paused,
             life.tasks,
-            came=self.board.pause,
+            came=self._paused,
             went=self.board.resume,
             listed=self.claimer.nudge,
         )
-        self.console = Console(self.membership, self.board, self.keepings, registry, self._pauses)
+        self.console = Console(
+            self.membership, self.board, self.keepings, registry, self._pauses, self.lender.recall
+        )
+        outside.types.on_change(self.lender.settings_changed)
         self._connect(life.readiness)
 
     def _make_claimer(self, rules: Rules, outside: Outside, life: Life) -> Claimer:
@@ -151,6 +161,7 @@ class Scheduler:
         yield self.claimer
         yield self.caller
         yield self.parking
+        yield self.lender
         for keeping in self.keepings.values():
             yield from keeping.components()
 
@@ -159,17 +170,32 @@ class Scheduler:
     def _connect(self, readiness: Readiness) -> None:
         self.board.wake = self.claimer.nudge
         self.board.knows_pauses = lambda: self._pauses.known
-        self.board.on_unserved = self.caller.unserved
+        self.board.on_unserved = self._unserved
         self.board.on_long_due = self.claimer.look_at_everything
         self.board.on_soon = lambda word: self.keepings[word.shard].heard(word)
         self.limits.wake = self.claimer.nudge
         self.limits.members = lambda: self.membership.members
         self.claimer.others = lambda: self.membership.members - {self.membership.member}
         self.claimer.on_short = self._came_back_short
+        self.claimer.on_quiet = self.parking.on_idle = self.lender.offer
+        self.lender.is_claiming = self.claimer.is_claiming
         self.shards.on_open(self._shard_open)
         self.membership.on_change(self._members_changed)
         # A broker that is back lets parked grabs be served again.
         readiness.listen(self.claimer.nudge)
+
+    def heard(self, word: Word) -> None:
+        """A nudge came."""
+        self.lender.heard(word)
+        self.board.heard(word)
+
+    def _unserved(self, type_: str) -> None:
+        self.lender.want(type_)
+        self.caller.unserved()
+
+    def _paused(self, type_: str) -> None:
+        self.board.pause(type_)
+        self.lender.want(type_)
 
     def _came_back_short(self, short: Short) -> None:
         self.keepings[short.shard].grabber.covered(short.type, short.until, short.began)

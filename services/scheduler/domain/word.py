@@ -22,6 +22,8 @@ class Word:
     """Some of it has been due for long."""
     number: int = 0
     """The name of the nudge; 0: it has none."""
+    lend_at: str = ""
+    """Where whoever stored the work takes grabs on loan; empty: nowhere."""
 
     @property
     def is_due(self) -> bool:

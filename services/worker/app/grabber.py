@@ -41,6 +41,8 @@ class Grabber:
         self._wake = asyncio.Event()
         #: Where grabs go while the call of a scheduler is fresh.
         self._at, self._at_until = "", 0.0
+        #: Where the next grab goes, since the last one was answered with new jobs there.
+        self._next_at = ""
         #: The newest grab that was taken back, with all before it.
         self._withdrawn_no = 0
         self._withdrawing = False
@@ -57,17 +59,20 @@ class Grabber:
     def foresee_nothing(self) -> None:
         self._plan.foresee_nothing()
 
-    def answered(self, grab_no: int) -> None:
+    def answered(self, grab_no: int, next_at: str = "") -> None:
+        """`next_at`: where the next grab is best sent; empty: to any scheduler."""
+        self._next_at = next_at
         self._plan.answered(grab_no)
         self._wake.set()
 
     def refused(self, grab_no: int) -> None:
-        self._at = ""
+        self._at = self._next_at = ""
         self._plan.refused(grab_no, self._clock.monotonic())
         self._wake.set()
 
     def give_up(self) -> None:
         """The outstanding grab is believed lost, with the scheduler or broker that had it."""
+        self._next_at = ""
         self._plan.give_up()
         self._wake.set()
 
@@ -75,7 +80,7 @@ class Grabber:
         """A scheduler has work that nobody with room takes: so it has not got our grab."""
         now = self._clock.monotonic()
         if self._plan.called(now):
-            self._at, self._at_until = at, now + STAY_SECONDS
+            self._at, self._at_until, self._next_at = at, now + STAY_SECONDS, ""
         # Without a grab out as well: should it sleep on room that it was not told of, it wakes.
         self.wake()
 
@@ -102,7 +107,8 @@ class Grabber:
                 await self._rest(step.until)
 
     async def _ask(self, ask: Ask) -> None:
-        at = self._at if self._clock.monotonic() < self._at_until else ""
+        called_to = self._at if self._clock.monotonic() < self._at_until else ""
+        at, self._next_at = self._next_at or called_to, ""
         try:
             await self._source.grab(self.type, ask.credit, ask.grab_no, at, waits=ask.waits)
         except MeshError as error:

@@ -90,7 +90,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a scheduler answered to a grab."""
+    """What a scheduler answered to a grab, or an Orchestrator that had it on loan."""
 
     type: str
     grab_no: int
@@ -103,6 +103,8 @@ class Batch:
 
     clock: int = 0
     """Which clock that is."""
+    grab_at: str = ""
+    """Where the next grab is best sent; empty: to any scheduler."""
 
     def hold(self, arrived: float, clocks: ShardClocks) -> None:
         """Hold back what is not due yet; `arrived` by the monotonic clock.

@@ -33,6 +33,7 @@ from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.submission import Draft, Stored, Submission
 from services.orchestrator.domain.dueness import NOTHING_SOON
+from tests.unit.orchestrator.loan_fakes import FakeHands, loans_over
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 NAMES = ["s0", "s1", "s2"]
@@ -88,7 +89,9 @@ class Silent:
 
     async def stored(self, shard: str, names: Any) -> None: ...
 
-    async def due(self, shard: str, types: Any, soon: Any = NOTHING_SOON, long: Any = ()) -> None:
+    async def due(
+        self, shard: str, types: Any, soon: Any = NOTHING_SOON, long: Any = (), new: bool = False
+    ) -> None:
         if self.broken is not None:
             raise self.broken
         self.nudged.append((shard, set(types)))
@@ -122,6 +125,7 @@ class Stand:
             self.clock,
             Random(1),
             self.parents,
+            loans_over(self.shards, FakeHands()),
         )
 
     def heal(self, name: str) -> None:

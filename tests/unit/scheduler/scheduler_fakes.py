@@ -272,6 +272,8 @@ class FakeBroker:
     nudges: list[tuple[str, list[str]]] = field(default_factory=list)
     long_nudges: list[tuple[str, list[str]]] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    lent: list[tuple[Grab, str, float]] = field(default_factory=list)
+    recalls: list[str] = field(default_factory=list)
     served_words: list[tuple[list[str], Served]] = field(default_factory=list)
 
     def _check(self) -> None:
@@ -307,6 +309,14 @@ class FakeBroker:
     async def call(self, type_: str) -> None:
         self._check()
         self.calls.append(type_)
+
+    async def lend(self, grab: Grab, at: str, seconds: float) -> None:
+        self._check()
+        self.lent.append((grab, at, seconds))
+
+    async def recall(self, type_: str) -> None:
+        self._check()
+        self.recalls.append(type_)
 
     async def hint_claims(self, shard: str, worker_id: str, jobs: Sequence[Claimed]) -> None: ...
 

@@ -25,7 +25,7 @@ class CallBench(Bench):
         self.told = 0
         self.board.on_unserved = self.unserved
 
-    def unserved(self) -> None:
+    def unserved(self, type_: str) -> None:
         self.told += 1
 
     def put(self, shard: str, type_: str, seconds: float) -> None:

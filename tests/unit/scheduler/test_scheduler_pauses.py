@@ -65,7 +65,11 @@ class Stand:
             went=self.paused.discard,
         )
         nobody = cast(Any, SimpleNamespace())
-        self.console = Console(nobody, nobody, {}, self.registry, self.pauses)
+        self.recalled: list[str] = []
+        self.console = Console(nobody, nobody, {}, self.registry, self.pauses, self._recall)
+
+    async def _recall(self, type_: str) -> None:
+        self.recalled.append(type_)
 
     async def news(self, count: int = 1) -> None:
         """Take in so much of what happened."""

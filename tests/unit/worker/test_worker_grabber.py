@@ -1,4 +1,4 @@
-"""The grabber: what wakes it."""
+"""The grabber: what wakes it, and where its grabs go."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Source(WorkSource):
 
     def __init__(self) -> None:
         self.grabs: asyncio.Queue[int] = asyncio.Queue()
+        self.at: list[str] = []
 
     async def listen_for_calls(self, type_: str) -> None:
         pass
@@ -25,6 +26,7 @@ class Source(WorkSource):
     async def grab(
         self, type_: str, credit: int, grab_no: int, at: str = "", *, waits: bool = True
     ) -> None:
+        self.at.append(at)
         self.grabs.put_nowait(credit)
 
     async def withdraw(self, type_: str, grab_no: int) -> None:
@@ -69,3 +71,36 @@ async def test_a_call_makes_one_without_room_ask_for_nothing(world: World) -> No
     world.grabber.called("here")
     await turns()
     assert world.source.grabs.empty()
+
+
+async def grabbed(world: World) -> str:
+    """Where the next grab goes."""
+    async with asyncio.timeout(5):
+        await world.source.grabs.get()
+    return world.source.at[-1]
+
+
+async def test_the_grab_after_jobs_that_were_handed_out_as_they_were_stored_goes_there(
+    world: World,
+) -> None:
+    world.spare = 2
+    world.grabber.wake()
+    assert await grabbed(world) == ""
+    world.grabber.answered(1, "orchestrator")
+    assert await grabbed(world) == "orchestrator"
+    world.grabber.answered(2)
+    assert await grabbed(world) == ""
+
+
+async def test_it_goes_to_any_scheduler_where_that_was_in_vain(world: World) -> None:
+    world.spare = 2
+    world.grabber.wake()
+    await grabbed(world)
+    world.grabber.answered(1, "orchestrator")
+    await grabbed(world)
+    world.grabber.refused(2)
+    assert await grabbed(world) == ""
+    world.grabber.answered(3, "orchestrator")
+    await grabbed(world)
+    world.grabber.give_up()
+    assert await grabbed(world) == ""
