@@ -7,6 +7,7 @@ from services.mesh.failpoints import Place, When, unforeseen
 from services.mesh.runtime import Process
 from services.mesh.store.postgres import PostgresShard
 from services.orchestrator.adapters.announcer import BusAnnouncer
+from services.orchestrator.app.loans import Loans
 from services.orchestrator.app.reports import Committer
 from services.orchestrator.app.topology import TopologyKeeper
 from services.orchestrator.servicer import OrchestratorServicer
@@ -46,6 +47,23 @@ PLACES = (
         "new jobs are stored, and the schedulers know",
         BusAnnouncer,
         "due",
+        AFTER,
+        unforeseen,
+    ),
+    Place(
+        "orchestrator.put.handed",
+        "new jobs are stored into a worker's hands, and it does not know",
+        Loans,
+        "_dispatch",
+        BEFORE,
+        unforeseen,
+        lossy=True,
+    ),
+    Place(
+        "orchestrator.put.sent",
+        "new jobs were sent to their worker, and the answer is not made",
+        Loans,
+        "_dispatch",
         AFTER,
         unforeseen,
     ),

@@ -11,6 +11,10 @@
 answered once: with jobs, or empty when it has waited for long. Nothing is ever claimed without
 credit, so backlog stays in Postgres and a worker is never sent more than it asked for.
 
+**Loans.** A grab of a type that nothing waits for is lent to the Orchestrator that stored the last
+such jobs: it hands the next ones out as it stores them. As soon as there is word of work and no
+credit for it, what was lent is recalled (`app.lending`, docs/adr/0016).
+
 **Due flags.** For each (type, shard) one bit: there may be due work. Nudges, timers, sweeps,
 rescues, schedules and ticks raise it; only a claim that came back with less than it asked for
 lowers it, unless the flag was raised again meanwhile. Backlog is counted nowhere.

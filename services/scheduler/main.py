@@ -35,6 +35,7 @@ from services.scheduler.app.purging import PurgeRules
 from services.scheduler.app.scheduler import Identity, Life, Outside, Rules, Scheduler
 from services.scheduler.app.slots import SlotRules
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.domain.lending import LoanRules
 from services.scheduler.domain.pace import PaceRules
 from services.scheduler.servicer import SchedulerServicer
 
@@ -158,6 +159,7 @@ def _rules(config: SchedulerConfig) -> Rules:
         park=config.park_seconds,
         batch=config.claim_batch,
         message_bytes=config.message_bytes,
+        loans=LoanRules(lasts=0.9 * config.park_seconds),
         claims=ClaimRules(config.claims_per_shard, config.ahead_seconds, pace=pace),
         keeping=KeepingRules(
             purge=_purge(config),

@@ -87,7 +87,7 @@ def _summary(outcomes: list[Outcome], seconds: float) -> int:
     rules = Counter(problem.split()[0] for one in failed for problem in one.problems[:1])
     sums = {
         name: sum(getattr(outcome, name) for outcome in outcomes)
-        for name in ("jobs", "kills", "freezes", "cuts", "zombies", "steps")
+        for name in ("jobs", "kills", "freezes", "cuts", "zombies", "handed", "steps")
     }
     told = " ".join(f"{name}={value}" for name, value in sums.items())
     virtual = sum(outcome.seconds for outcome in outcomes)

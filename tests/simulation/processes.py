@@ -31,6 +31,7 @@ from services.scheduler.adapters.registry import RegisteredWorkers
 from services.scheduler.app.keeping import KeepingRules
 from services.scheduler.app.scheduler import Identity, Life, Outside, Rules, Scheduler
 from services.scheduler.app.slots import SlotRules
+from services.scheduler.domain.lending import LoanRules
 from services.worker.adapters.broker import BusBroker as WorkerBroker
 from services.worker.app.courier import Courier
 from services.worker.app.grabber import Board
@@ -55,6 +56,7 @@ KEYS, SUBJECTS = Keys("/jobmesh"), Subjects("jm")
 TYPES = ("a", "b")
 RULES = Rules(
     park=1.5,
+    loans=LoanRules(lasts=1.2, contested=0.1),
     keeping=KeepingRules(tick=0.5, rescue=2.0, slot=SlotRules(width=1.0, dispatch=2.0)),
 )
 

@@ -80,6 +80,8 @@ class ModelShard:
         self._keys: dict[tuple[str, str], UUID] = {}
         self._now, self._random = now, random
         self._looks = Random(name)
+        #: Jobs that were in a worker's hands as they were stored.
+        self.handed = 0
 
     # --- the shard itself
 
@@ -112,6 +114,7 @@ class ModelShard:
                 if worker_id is not None:
                     self._hand_out(self.rows[job.id], worker_id, result.create_time)
                     result = replace(result, handed=True)
+                    self.handed += 1
             results.append(result)
         return PutAnswer(results, events)
 

@@ -49,6 +49,8 @@ class Outcome:
     freezes: int = 0
     cuts: int = 0
     zombies: int = 0
+    handed: int = 0
+    """Jobs that were in a worker's hands as they were stored."""
     steps: int = 0
     seconds: float = 0.0
     story: list[str] = field(default_factory=list)
@@ -344,6 +346,7 @@ def simulate(seed: int, *, quiet: bool = True) -> Outcome:
     if not world.ledger:
         outcome.problems.append("I30 nothing ever ran: this has tested nothing")
     outcome.zombies = world.history.zombies
+    outcome.handed = sum(shard.handed for shard in world.shards)
     outcome.steps, outcome.seconds = loop.steps, loop.time()
     return outcome
 

@@ -36,6 +36,12 @@ class TestPlan:
         assert plan.borrower("t", 5.9) is None
         assert plan.borrower("t", 6) == B
 
+    def test_one_that_takes_the_place_of_another_is_lent_to_at_once(self) -> None:
+        plan = LoanPlan(RULES)
+        plan.heard("t", A, 0)
+        plan.heard("t", B, 5)
+        assert plan.borrower("t", 5) == B
+
     def test_what_is_lent_can_be_recalled_once(self) -> None:
         plan = LoanPlan(RULES)
         assert not plan.recall("t", 0)
