@@ -16,12 +16,12 @@ from jobmesh.client.status import from_item
 from jobmesh.client.submission import ON_FAILURE, to_spec
 from jobmesh.errors import CallError, JobmeshError
 from jobmesh.options import NewJob
-from jobmesh.ties import After
+from jobmesh.ties import After, Unique
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1.job_pb2 import JobSpec
 from jobmesh.v1.payload_pb2 import Payload
 
-from tests.chaos.history import CONFLICT, FAIL, OK, UNKNOWN, Journal, now, outcome_of
+from tests.chaos.history import CONFLICT, FAIL, HELD, OK, UNKNOWN, Journal, now, outcome_of
 from tests.chaos.ledger import digest
 from tests.chaos.orders import Change, Order
 
@@ -84,7 +84,10 @@ class Calls:
             await self._go_on()
             return ""
         self._on_acked(answer.job.id, order.namespace)
-        self._write("enqueue", order, begin, OK, job=answer.job.id, existing=answer.existing)
+        said = {"job": answer.job.id, "existing": answer.existing}
+        if order.unique_key:  # whoever holds the key may be somebody else's
+            said["told_ref"] = answer.job.spec.labels.get("ref", "")
+        self._write("enqueue", order, begin, OK, **said)
         return str(answer.job.id)
 
     async def enqueue_batch(self, lot: Sequence[Order]) -> list[str]:
@@ -138,6 +141,7 @@ class Calls:
             labels={"ref": order.ref, **order.labels},
             expire=_after(order.expire_after) if order.expire_after else None,
             concurrency_key=order.limit_key,
+            unique=Unique(order.unique_key, order.unique_policy) if order.unique_key else None,
             after=[After(ids[ref], policy) for ref, policy in order.parents if ref in ids],
         )
         return to_spec(new, payload)
@@ -226,6 +230,27 @@ class Calls:
         self._write("retry", order, begin, OK, job=job, **fields)
         return str(answer.job.id)
 
+    async def retry_lot(self, lot: Sequence[Order], *, dry_run: bool = False) -> int | None:
+        """Start over all of a lot that ended without success, by their label, or count them; how
+        many, if all shards have answered.
+        """
+        begin, op = now(), "retry.count" if dry_run else "retry.many"
+        chosen = to_filter(labels=lot[0].labels)
+        request = pb.RetryJobsRequest(namespace=lot[0].namespace, filter=chosen, dry_run=dry_run)
+        said: dict[str, Any] = {"lot": lot[0].labels["lot"]}
+        try:
+            answer = await self._ring.client.stub.RetryJobs(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as failure:
+            # Whatever it says of its last try: some of the lot may be done.
+            error = self._ring.explain(failure)
+            self._write(op, lot[0], begin, UNKNOWN, **said, **_said(error))
+            await self._go_on()
+            return None
+        is_partial = answer.partial or bool(answer.next_page_token)
+        said |= {"count": answer.count, "partial": is_partial}
+        self._write(op, lot[0], begin, OK, **said)
+        return None if is_partial else answer.count
+
     async def update(self, order: Order, job: str, change: Change) -> bool:
         """Change time, priority and labels of a job; whether it was."""
         begin = now()
@@ -277,13 +302,16 @@ def _asked(order: Order) -> dict[str, Any]:
         said["parents"] = order.parents
     if order.limit_key:
         said["limit_key"] = order.limit_key
+    if order.unique_key:
+        said |= {"unique": order.unique_key, "policy": order.unique_policy}
     if "pause" in order.input:
         said["pause"] = order.input["pause"]
     return said
 
 
 def _said(error: CallError) -> dict[str, str]:
-    return {"error": error.line, "reason": error.reason}
+    said = {"error": error.line, "reason": error.reason}
+    return {**said, "holder": error.metadata["job_id"]} if error.reason == HELD else said
 
 
 def _after(seconds: float) -> datetime:

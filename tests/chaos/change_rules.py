@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tests.chaos import bulk_rules
 from tests.chaos.evidence import Event, Evidence, Row
 from tests.chaos.history import OK, UNKNOWN
 from tests.chaos.job_rules import (
@@ -50,13 +51,14 @@ def check_redrives(evidence: Evidence) -> Violations:
             yield Violation("I32", "other", text, row.id)
         if row.origin is not None:
             repeats[row.origin].append(row)
-    calls = _ops(evidence, "retry")
+    calls, lots = _ops(evidence, "retry"), bulk_rules.lots(evidence)
     for origin in calls.keys() | repeats.keys():
         yield from _told(calls[origin], repeats[origin])
-        yield from _counted(origin, calls[origin], repeats[origin])
+        if not any(row.labels.get("lot") in lots for row in repeats[origin]):
+            yield from _counted(origin, calls[origin], repeats[origin])
         yield from _one_by_one(evidence, origin, repeats[origin])
         for row in repeats[origin]:
-            yield from _alike(row, rows.get(origin))
+            yield from _alike(row, rows.get(origin), _is_replaced(evidence, row))
 
 
 def _told(calls: Sequence[Op], repeats: Sequence[Row]) -> Violations:
@@ -95,10 +97,18 @@ def _one_by_one(evidence: Evidence, origin: str, repeats: Sequence[Row]) -> Viol
         before = row.id
 
 
-def _alike(row: Row, origin: Row | None) -> Violations:
+def _is_replaced(evidence: Evidence, row: Row) -> bool:
+    """Whether it has taken the content of somebody who wanted its unique key."""
+    events = evidence.events.get(row.id, [])
+    return row.unique is not None and any(event.reason == UPDATED for event in events)
+
+
+def _alike(row: Row, origin: Row | None, is_replaced: bool) -> Violations:
     if origin is None:
         yield Violation("I32", "lost", f"it repeats {row.origin}, which is gone", row.id)
-    elif (row.namespace, row.type, row.labels) != (origin.namespace, origin.type, origin.labels):
+        return
+    kept = (row.namespace, row.type, row.unique), (origin.namespace, origin.type, origin.unique)
+    if kept[0] != kept[1] or (row.labels != origin.labels and not is_replaced):
         yield Violation("I32", "other", "it is not what it repeats", row.id)
 
 
@@ -109,7 +119,7 @@ def check_updates(evidence: Evidence) -> Violations:
     """I33: what was acknowledged is in the row and among its events; what was refused is not."""
     calls = _ops(evidence, "update")
     for row in evidence.rows:
-        if row.origin is None:
+        if row.origin is None and row.unique is None:  # those are replaced: `unique_rules`
             yield from _updated(row, evidence.events.get(row.id, []), calls.get(row.id, []))
 
 

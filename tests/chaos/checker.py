@@ -15,7 +15,8 @@ Invariants by their numbers, and where they are looked at:
     I12      attempts are counted; failed only when the handler did, or workers    job_rules
              kept dying
     I13      schedules are there, with one job per nominal time, none missing      client_rules
-    I14      no more handlers of a key run at once than its limit allows           limit_rules
+    I14      no more handlers of a key or type run at once than its limit allows   limit_rules
+             one live job per unique key; who came meanwhile was told so           unique_rules
     I16 I19  watches without gap or repetition, of one's own namespace             client_rules
     I17 I18  reads see one's own writes; whole lists are whole                     client_rules
     I22      nothing is left open after healing                                    job_rules
@@ -26,6 +27,7 @@ Invariants by their numbers, and where they are looked at:
     I31      nobody is released before all of its parents have ended as it asked;  tie_rules
              who ends because of a parent does as it said, and after it
     I32      a redrive makes one job, none while an earlier one lives              change_rules
+             by filter: of all that match, once                                    bulk_rules
     I33      an acknowledged update is in the row, once; one refused is not        change_rules
     I34      who snoozes is run again after its pause, at no cost                  change_rules
 
@@ -42,7 +44,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import change_rules, client_rules, job_rules, limit_rules, tie_rules
+from tests.chaos import (
+    bulk_rules,
+    change_rules,
+    client_rules,
+    job_rules,
+    limit_rules,
+    tie_rules,
+    unique_rules,
+)
 from tests.chaos.evidence import Evidence
 from tests.chaos.history import OK
 from tests.chaos.ledger import Run
@@ -68,7 +78,9 @@ CHECKS: tuple[Callable[[Evidence], Violations], ...] = (
     change_rules.check_redrives,
     change_rules.check_updates,
     change_rules.check_snoozes,
+    bulk_rules.check_bulk,
     limit_rules.check_limits,
+    unique_rules.check_unique,
 )
 
 
@@ -163,7 +175,9 @@ COVERAGE: tuple[Callable[[Evidence], Iterable[str]], ...] = (
     _unproven,
     tie_rules.unproven,
     change_rules.unproven,
+    bulk_rules.unproven,
     limit_rules.unproven,
+    unique_rules.unproven,
 )
 
 

@@ -22,11 +22,11 @@ def check_submissions(evidence: Evidence) -> Violations:
     """I1, I2: one row for each "ok", none for each "fail", at most one for what is unknown."""
     calls: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for op in evidence.history:
-        if op["op"] == "enqueue":
+        if op["op"] == "enqueue" and "unique" not in op:  # which `unique_rules` look at
             calls[op["ref"]].append(op)
     rows: dict[str, list[Row]] = defaultdict(list)
     for row in evidence.rows:
-        if row.schedule is None and row.origin is None:
+        if row.schedule is None and row.origin is None and row.unique is None:
             rows[row.ref].append(row)
     for ref, ops in calls.items():
         yield from _submission(ref, ops, rows.get(ref, []))

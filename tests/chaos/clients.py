@@ -32,7 +32,7 @@ class ChaosClient:
     async def submit(self, lot: Sequence[Order]) -> None:
         """Submit, and do what goes with the kind: send again, look back, cancel."""
         match lot[0].kind:
-            case "batch" | "limited":
+            case "batch" | "limited" | "lane":
                 if any(await self._calls.enqueue_batch(lot)):
                     await self._calls.list_lot(lot)
             # Most of them need a shard that is away, and would hold up all that is behind them.
@@ -40,6 +40,16 @@ class ChaosClient:
                 self._do_later(self._submit_tree(lot), f"tree-{lot[0].ref}")
             case "steps":
                 self._do_later(self._submit_steps(lot), f"steps-{lot[0].ref}")
+            case "rivals":
+                for order in lot:
+                    self._do_later(self._submit_rival(order), f"rival-{order.ref}")
+            case "crowd":
+                jobs = await self._calls.enqueue_batch(lot)
+                for order, job in zip(lot, jobs, strict=True):
+                    self._follow(order, job)
+            case "bulk":
+                jobs = await self._calls.enqueue_batch(lot)
+                self._do_later(self._redrive_lot(lot, jobs), f"bulk-{lot[0].ref}")
             case _:
                 await self._submit_one(lot[0])
 
@@ -58,11 +68,7 @@ class ChaosClient:
         job = await (self._submit_keyed(order) if order.key else self._calls.enqueue(order))
         if not job:
             return
-        self._cancel_later(order, job)
-        if order.changes:
-            self._do_later(self._change(order, job), f"change-{order.ref}")
-        if order.redrives:
-            self._do_later(self._redrive(order, job), f"redrive-{order.ref}")
+        self._follow(order, job)
         if order.kind in ("plain", "flaky"):
             await self.read(order, job)
         elif order.kind == "conflict":
@@ -98,7 +104,20 @@ class ChaosClient:
                     ids[order.ref] = job
                 self._cancel_later(order, job)
 
+    async def _submit_rival(self, order: Order) -> None:
+        """At the same moment as others, or when one of them is about to end or to come back."""
+        await asyncio.sleep(order.held_back)
+        await self._submit_one(order)
+
     # --- later
+
+    def _follow(self, order: Order, job: str) -> None:
+        """What is to be done to a job that was stored, if it was."""
+        self._cancel_later(order, job)
+        if job and order.changes:
+            self._do_later(self._change(order, job), f"change-{order.ref}")
+        if job and order.redrives:
+            self._do_later(self._redrive(order, job), f"redrive-{order.ref}")
 
     def _cancel_later(self, order: Order, job: str) -> None:
         if job and order.cancel_after is not None:
@@ -136,11 +155,34 @@ class ChaosClient:
             # Once more at once: while that one lives, it is the answer.
             newest = await self._calls.retry(order, job) or newest
 
+    async def _redrive_lot(self, lot: Sequence[Order], jobs: Sequence[str]) -> None:
+        """Start those of a lot over that have failed; and what repeats them, but not themselves."""
+        for order, job in zip(lot, jobs, strict=True):
+            if job:
+                await self._end_of(order, job)
+        for _ in range(2):
+            await self._failed_again(lot)
+            for _ in range(_REDRIVE_TRIES):
+                if await self._calls.retry_lot(lot) is not None:
+                    break
+
+    async def _failed_again(self, lot: Sequence[Order]) -> None:
+        """Wait until there is something to be started over."""
+        deadline = now() + _END_SECONDS
+        while now() < deadline:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if await self._calls.retry_lot(lot, dry_run=True):
+                return
+
     async def _has_ended_badly(self, order: Order, job: str) -> bool:
+        return await self._end_of(order, job) in (_FAILED, _CANCELLED)
+
+    async def _end_of(self, order: Order, job: str) -> int:
+        """How it ended, 0 if nobody could say in time."""
         deadline = now() + _END_SECONDS
         while now() < deadline:
             state = await self.read(order, job)
             if state in TERMINAL:
-                return state in (_FAILED, _CANCELLED)
+                return state
             await asyncio.sleep(_LOOK_SECONDS)
-        return False
+        return 0

@@ -21,7 +21,7 @@ from localmesh.ports import LOOPBACK
 from localmesh.processes import HOME_TAG, Process, descendants
 
 APPS = Path(__file__).with_name("apps")
-TYPES = ("grind", "hop", "nap", "tick", "turn")
+TYPES = ("grind", "hop", "lane", "nap", "tick", "turn")
 _STOP_SECONDS = 15.0
 _DRAIN_SECONDS = 60.0
 _START_SECONDS = 60.0

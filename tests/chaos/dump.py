@@ -28,7 +28,7 @@ SELECT id::text, namespace, type, state, version, dispatch_no, attempt, losses, 
        extract(epoch FROM first_due_time)::float8 AS first_due,
        extract(epoch FROM create_time)::float8 AS created,
        extract(epoch FROM end_time)::float8 AS ended,
-       retry, output, output_ref, input_ref, priority, origin_id::text AS origin
+       retry, output, output_ref, input_ref, priority, origin_id::text AS origin, unique_key
 FROM jobs
 """
 _EVENTS = """
@@ -41,6 +41,7 @@ SELECT id::text, name, namespace, paused, extract(epoch FROM next_time)::float8 
        extract(epoch FROM create_time)::float8 AS created, missed
 FROM schedules
 """
+_KEYS = "SELECT namespace, key, job_id::text AS job FROM unique_keys"
 
 
 def open_jobs(dsns: Mapping[str, str]) -> dict[str, int]:
@@ -82,21 +83,26 @@ async def settle(
 
 
 def dump_shards(dsns: Mapping[str, str], folder: Path) -> None:
-    """Write `jobs.jsonl`, `events.jsonl` and `schedules.jsonl` of all shards into a folder."""
+    """Write `jobs.jsonl`, `events.jsonl`, `schedules.jsonl` and `unique_keys.jsonl` of all shards
+    into a folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (
         (folder / "jobs.jsonl").open("w") as jobs,
         (folder / "events.jsonl").open("w") as events,
         (folder / "schedules.jsonl").open("w") as schedules,
+        (folder / "unique_keys.jsonl").open("w") as keys,
     ):
         for shard, dsn in dsns.items():
-            # One snapshot for all three, or a job could seem to have no events.
+            # One snapshot for all of them, or a job could seem to have no events.
             with psycopg.connect(dsn, connect_timeout=5) as connection:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 for row in _rows(connection, _JOBS):
                     jobs.write(_line({"shard": shard, **row}))
                 for row in _rows(connection, _SCHEDULES):
                     schedules.write(_line({"shard": shard, **row}))
+                for row in _rows(connection, _KEYS):
+                    keys.write(_line({"shard": shard, **row}))
                 with connection.cursor("events") as cursor:  # by portions: they are many
                     for event in cursor.execute(_EVENTS):
                         events.write(_line(event))

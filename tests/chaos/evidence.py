@@ -26,6 +26,7 @@ FILES = (
     "dump/jobs.jsonl",
     "dump/events.jsonl",
     "dump/schedules.jsonl",
+    "dump/unique_keys.jsonl",
     "dump/objects.jsonl",
     "dump/locks.json",
 )
@@ -68,6 +69,8 @@ class Row:
     labels: Mapping[str, str] = field(default_factory=dict)
     origin: str | None = None
     """The job that this one repeats."""
+    unique: str | None = None
+    """Its unique key."""
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Row:
@@ -93,6 +96,7 @@ class Row:
             priority=line.get("priority", 0),
             labels=line["labels"] or {},
             origin=line.get("origin"),
+            unique=line.get("unique_key"),
         )
 
     def said(self) -> Mapping[str, Any] | None:
@@ -117,6 +121,8 @@ class Evidence:
     earlier: dict[str, Row] = field(default_factory=dict)
     """Jobs that had ended in a dump taken before the last one."""
     locks: list[str] = field(default_factory=list)
+    held: list[dict[str, Any]] = field(default_factory=list)
+    """Unique keys that somebody holds: namespace, key, job."""
     faults: list[dict[str, Any]] = field(default_factory=list)
     deaths: list[str] = field(default_factory=list)
     """Units that were found dead though nobody had killed them."""
@@ -140,6 +146,7 @@ class Evidence:
             schedules=list(read_lines(dump / "schedules.jsonl")),
             earlier=_ended(read_lines(folder / "dump-healed" / "jobs.jsonl")),
             locks=_json(dump / "locks.json", []),
+            held=list(read_lines(dump / "unique_keys.jsonl")),
             faults=list(read_lines(folder / "faults.jsonl")),
             deaths=_json(folder / "deaths.json", []),
             unsettled=_unsettled(_json(folder / "settled.json", {})),

@@ -15,6 +15,8 @@ from jobmesh.errors import CallError, JobmeshError
 OK, FAIL, UNKNOWN = "ok", "fail", "unknown"
 #: Why another content under a known key is refused.
 CONFLICT = "IDEMPOTENCY_CONFLICT"
+#: Why a job is refused whose unique key another one holds.
+HELD = "UNIQUE_CONFLICT"
 _REFUSALS = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION")
 
 

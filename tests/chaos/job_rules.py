@@ -220,7 +220,8 @@ def check_times(evidence: Evidence) -> Violations:
             firsts.setdefault(op["ref"], op)
     for row in evidence.rows:
         order = firsts.get(row.ref)
-        if order is None or row.schedule is not None:
+        # What repeats a job is due at once, however soon that was cancelled.
+        if order is None or row.schedule is not None or row.origin is not None:
             continue
         asked = order.get("begin", 0.0) + order.get("delay", 0.0)
         events = evidence.events.get(row.id, [])

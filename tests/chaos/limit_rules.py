@@ -1,4 +1,4 @@
-"""Limits: how many handlers of one key ran at once, by the effect ledger.
+"""Limits: how many handlers of one type, or of one key of it, ran at once, by the effect ledger.
 
 A place of a limit is held under the lease of its worker, from before a handler begins until after
 it has ended. So what counts is what handlers did, not when rows say so. Whose worker lost its lease
@@ -10,38 +10,57 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.chaos.evidence import Evidence
+from tests.chaos.evidence import Evidence, Row
 from tests.chaos.job_rules import CLAIMED, RESCUED
 from tests.chaos.ledger import Run
 from tests.chaos.verdict import Violation, Violations
 
 #: What a lost lease may be older than the first sign of it, on a busy machine.
 GRACE_SECONDS = 20.0
-Key = tuple[str, str, str]
+#: A type, and of a limit per key the namespace and the key.
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """How many of a type may run at once; 0: as many as want to."""
+
+    total: int
+    per_key: int
+
+    def of(self, key: Key) -> int:
+        return self.total if len(key) == 1 else self.per_key
 
 
 def check_limits(evidence: Evidence) -> Violations:
-    """I14: of no key more at once than its limit."""
+    """I14: of no type, and of no key, more at once than its limit."""
     limits = _limits(evidence)
     for key, runs in _held(evidence).items():
         most, run = _most(runs)
-        if most > limits[key[0]]:
-            text = f"with it {most} handlers of {'/'.join(key)} ran at once, of {limits[key[0]]}"
+        limit = limits[key[0]].of(key)
+        if most > limit:
+            text = f"with it {most} handlers of {'/'.join(key)} ran at once, of {limit}"
             yield Violation("I14", "other", text, run.job)
 
 
 def unproven(evidence: Evidence) -> Iterator[str]:
     """A limit that nobody ever had to wait for."""
+    held = _held(evidence)
     for type_, limit in _limits(evidence).items():
-        reached = (_most(runs)[0] for key, runs in _held(evidence).items() if key[0] == type_)
-        if max(reached, default=0) < limit:
-            yield f"the limit of {type_} was never reached"
+        if limit.per_key:
+            of_keys = (runs for key, runs in held.items() if key[0] == type_ and len(key) > 1)
+            if max((_most(runs)[0] for runs in of_keys), default=0) < limit.per_key:
+                yield f"the limit of {type_} was never reached"
+        if limit.total and ((type_,) not in held or _most(held[type_,])[0] < limit.total):
+            yield f"the limit of all {type_} was never reached"
 
 
-def _limits(evidence: Evidence) -> dict[str, int]:
-    return {op["type"]: op["per_key"] for op in evidence.history if op["op"] == "limit"}
+def _limits(evidence: Evidence) -> dict[str, _Bounds]:
+    ops = (op for op in evidence.history if op["op"] == "limit")
+    return {op["type"]: _Bounds(op.get("total", 0), op.get("per_key", 0)) for op in ops}
 
 
 def _held(evidence: Evidence) -> dict[Key, list[Run]]:
@@ -50,14 +69,22 @@ def _held(evidence: Evidence) -> dict[Key, list[Run]]:
     keys = {op["ref"]: op["limit_key"] for op in evidence.history if "limit_key" in op}
     held: dict[Key, list[Run]] = defaultdict(list)
     for row in evidence.rows:
-        if row.type not in limits or row.ref not in keys:
+        if row.type not in limits:
             continue
+        shared = _shared(row, limits[row.type], keys.get(row.ref, ""))
         workers = _workers(evidence, row.id)
         for fence, run in evidence.ledger.of(row.id).items():
             until = lost.get(workers.get(fence, ""), math.inf) - GRACE_SECONDS
             if run.ended is not None and run.ended < until:
-                held[row.type, row.namespace, keys[row.ref]].append(run)
+                for key in shared:
+                    held[key].append(run)
     return held
+
+
+def _shared(row: Row, limit: _Bounds, key: str) -> list[Key]:
+    """The limits that a job is under."""
+    found: list[Key] = [(row.type,)] if limit.total else []
+    return [*found, (row.type, row.namespace, key)] if limit.per_key and key else found
 
 
 def _most(runs: Sequence[Run]) -> tuple[int, Run]:

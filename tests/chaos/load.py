@@ -30,7 +30,7 @@ from tests.chaos.calls import Ring, connect
 from tests.chaos.clients import ChaosClient
 from tests.chaos.history import Journal, now
 from tests.chaos.ledger import digest
-from tests.chaos.orders import LIMITED, MIX, PER_KEY, Order, OrderBook
+from tests.chaos.orders import LANE, LANES, LIMITED, MIX, PER_KEY, Order, OrderBook
 from tests.chaos.watchers import TERMINAL, Watcher
 
 NAMESPACES = ("blue", "red")
@@ -93,7 +93,9 @@ class Load:
                 await self._watch_all(space, number)
         await self._create_schedules()
         if self._plan.mix.get("limited"):
-            await self._set_limit()
+            await self._set_limit(LIMITED)
+        if self._plan.mix.get("lane"):
+            await self._set_limit(LANE, LANES)
         lots: asyncio.Queue[list[Order]] = asyncio.Queue(1)
         async with asyncio.TaskGroup() as group:
             clients = [group.create_task(self._client(n, lots)) for n in range(self._plan.clients)]
@@ -188,12 +190,14 @@ class Load:
 
     # --- limits
 
-    async def _set_limit(self) -> None:
+    async def _set_limit(self, type_: str, total: int = 0) -> None:
         """Before the first job that it is about."""
         ring, begin = self._ring(0), now()
         while True:
             try:
-                await ring.client.set_type_settings(LIMITED, max_running_per_key=PER_KEY)
+                await ring.client.set_type_settings(
+                    type_, max_running=total, max_running_per_key=PER_KEY
+                )
                 break
             except JobmeshError:
                 if now() > begin + _PATIENCE_SECONDS:
@@ -201,7 +205,7 @@ class Load:
                 ring.turn()
                 await asyncio.sleep(0.5)
         fields = {"begin": begin, "end": now(), "outcome": "ok"}
-        self._history.write(op="limit", type=LIMITED, per_key=PER_KEY, **fields)
+        self._history.write(op="limit", type=type_, per_key=PER_KEY, total=total, **fields)
 
     # --- watching
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jobmesh.retry import Retry
-from jobmesh.ties import OnFailure
+from jobmesh.ties import OnFailure, UniquePolicy
 
 #: Kinds of jobs and their weights.
 MIX: Mapping[str, float] = {
@@ -30,14 +30,24 @@ MIX: Mapping[str, float] = {
     "updated": 3,
     "snoozing": 2,
     "limited": 1,
+    "lane": 1,
     "conflict": 2,
+    "rivals": 1,
+    "crowd": 1,
+    "bulk": 1,
 }
 #: Those that somebody does something to after they were stored.
 CHANGED = ("redriven", "revived", "updated", "snoozing")
 #: Lots that travel in one message, and how many jobs they have.
-SIZES: Mapping[str, int] = {"batch": 8, "limited": 6}
+SIZES: Mapping[str, int] = {"batch": 8, "limited": 6, "lane": 6, "rivals": 4, "crowd": 4, "bulk": 5}
 #: A type of which only so many with the same key may run at once, and how many keys there are.
 LIMITED, PER_KEY, LIMIT_KEYS = "turn", 2, 2
+#: Another one, of which only so many may run at once whatever their key, or with none.
+LANE, LANES = "lane", 3
+#: Jobs that want the same unique key: at once in calls of their own, or in one message.
+UNIQUE = ("rivals", "crowd")
+UNIQUE_KEYS = 2
+UNIQUE_POLICIES: tuple[UniquePolicy, ...] = ("keep", "replace", "refuse")
 #: What becomes of a job whose parent did not succeed.
 POLICIES: tuple[OnFailure, ...] = ("cancel", "run", "fail")
 LARGE_BYTES = 40_000
@@ -82,6 +92,11 @@ class Order:
     changes: tuple[Change, ...] = ()
     limit_key: str = ""
     """Those with the same one share a limit."""
+    unique_key: str = ""
+    """Only one of those with the same one is live."""
+    unique_policy: UniquePolicy = "keep"
+    held_back: float = 0.0
+    """Its client waits so long before it submits it."""
 
     @property
     def retry(self) -> Retry | None:
@@ -110,8 +125,47 @@ class OrderBook:
             if kind in ("tree", "steps"):
                 yield self._tree(kind, namespace, lot)
                 continue
-            orders = [self._order(kind, namespace, lot) for _ in range(SIZES.get(kind, 1))]
-            yield self._limited(orders) if kind == "limited" else orders
+            yield self._lot(kind, [self._order(kind, namespace, lot) for _ in range(_size(kind))])
+
+    def _lot(self, kind: str, orders: list[Order]) -> list[Order]:
+        """What they have in common."""
+        match kind:
+            case "limited":
+                return self._limited(orders)
+            case "rivals" | "crowd":
+                key = f"only-{self._random.randrange(UNIQUE_KEYS)}"
+                return [self._rival(order, key) for order in orders]
+            case "lane":
+                return [self._laned(order) for order in orders]
+            case "bulk":
+                return [self._failing(order) for order in orders]
+            case _:
+                return orders
+
+    def _rival(self, order: Order, key: str) -> Order:
+        """One of those who want a key. Most wait a while before they run, so that they can be
+        replaced; some are cancelled, and started over when somebody else may have the key.
+        """
+        draw, chance = self._random.uniform, self._random.random
+        policy = self._random.choice(UNIQUE_POLICIES)
+        said = {**order.input, "seconds": draw(0.2, 1.5)}
+        # Sent again until it is known, a refused one would be sent until nobody has the key.
+        known = f"key-{order.ref}" if policy == "keep" and chance() < 0.5 else ""
+        order = replace(order, type="nap", input=said, key=known, unique_key=key)
+        order = replace(order, unique_policy=policy, delay=draw(0.5, 2) if chance() < 0.6 else 0)
+        if chance() < 0.3:
+            order = replace(order, cancel_after=draw(0, 1), redrives=1)
+        return replace(order, held_back=draw(0.5, 2.5)) if chance() < 0.5 else order
+
+    def _laned(self, order: Order) -> Order:
+        """With a key or without: all of them share the limit of their type."""
+        said = {**order.input, "seconds": self._random.uniform(0.1, 0.5)}
+        return replace(order, type=LANE, input=said, limit_key=self._random.choice(["", "key"]))
+
+    def _failing(self, order: Order) -> Order:
+        """Most of them, so that something is left alone when those are started over."""
+        fails = 99 if self._random.random() < 0.7 else 0
+        return replace(order, input={**order.input, "fails": fails})
 
     def _limited(self, lot: list[Order]) -> list[Order]:
         """More jobs of one key than may run at once."""
@@ -220,3 +274,7 @@ class OrderBook:
             Change(draw(0, 2.5), draw(0, 4), self._random.randrange(10), f"{ref}-{number}")
             for number in range(self._random.randint(1, 3))
         )
+
+
+def _size(kind: str) -> int:
+    return SIZES.get(kind, 1)

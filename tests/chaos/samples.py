@@ -13,7 +13,7 @@ from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
 from tests.chaos.evidence import Event, Evidence
 from tests.chaos.job_rules import CLAIMED, DISPATCHED, RUNNING, SWEPT
-from tests.chaos.orders import LIMITED
+from tests.chaos.orders import LANE, LIMITED
 
 #: A shard that is away for longer than this must have been noticed.
 BREAKER_SECONDS = 2.0
@@ -61,7 +61,7 @@ def swept(evidence: Evidence) -> Iterator[Taken]:
 
 def _unlimited(evidence: Evidence) -> Iterator[tuple[str, list[Event]]]:
     """What happened to jobs that do not wait for each other: how long that takes is their own."""
-    limited = {row.id for row in evidence.rows if row.type == LIMITED}
+    limited = {row.id for row in evidence.rows if row.type in (LIMITED, LANE)}
     yield from ((job, line) for job, line in evidence.events.items() if job not in limited)
 
 
@@ -74,7 +74,7 @@ def resumed(evidence: Evidence) -> Iterator[Taken]:
 def lateness(evidence: Evidence) -> Iterator[Taken]:
     for row in evidence.rows:
         runs = evidence.ledger.of(row.id)
-        if runs and row.type != LIMITED:  # these wait for each other
+        if runs and row.type not in (LIMITED, LANE):  # these wait for each other
             began = min(run.began for run in runs.values())
             yield Taken(row.first_due, max(0.0, began - row.first_due))
 

@@ -65,6 +65,16 @@ FORGETFUL_UPDATE: tuple[Change, ...] = (
         "labels = j.labels",
     ),
 )
+KEY_FOR_ALL: tuple[Change, ...] = (
+    (
+        "put_tied_jobs",
+        "AND (n.unique_key IS NULL OR n.id IN (SELECT k.job_id FROM keyed k))",
+        "",
+    ),
+)
+REPEATED_WITHOUT_KEY: tuple[Change, ...] = (
+    ("redrives", "j.unique_key", "NULL::text AS unique_key"),
+)
 
 
 def changed(queries: Queries, changes: Sequence[Change]) -> Queries:
@@ -313,3 +323,38 @@ def any_content() -> None:
         return tell(self, shard, result)
 
     Submission._outcome = lenient  # type: ignore[method-assign]
+
+
+def key_for_all() -> None:
+    """M24: a job is stored whether or not it got its unique key."""
+    _break_sql(KEY_FOR_ALL)
+
+
+def repeated_without_key() -> None:
+    """M25: what repeats a job does not ask for its unique key."""
+    _break_sql(REPEATED_WITHOUT_KEY)
+
+
+def limits_of_keys_only() -> None:
+    """M26: nobody is told of the limit of a type, only of those of its keys."""
+    from services.scheduler.app.limits import Limits
+
+    settings = Limits.settings
+
+    def of_keys(self: Any, type_: str) -> Any:
+        found = settings(self, type_)
+        return found and replace(found, max_running=0)
+
+    Limits.settings = of_keys  # type: ignore[method-assign]
+
+
+def all_over_again() -> None:
+    """M27: a redrive by filter also starts those over that were before."""
+    from services.orchestrator.app.changes import Changes
+
+    walk = Changes._walk
+
+    async def any_of_them(self: Any, jobs: Any, *rest: Any, **options: Any) -> Any:
+        return await walk(self, jobs and replace(jobs, redriven=None), *rest, **options)
+
+    Changes._walk = any_of_them  # type: ignore[method-assign]

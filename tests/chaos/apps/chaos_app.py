@@ -92,6 +92,14 @@ async def turn(order: Order, ctx: Context) -> dict[str, Any]:
         return _result(order, ctx)
 
 
+@job("lane", capacity=20)
+async def lane(order: Order, ctx: Context) -> dict[str, Any]:
+    """The same, whatever their key."""
+    with _entered(order, ctx):
+        await asyncio.sleep(order.seconds)
+        return _result(order, ctx)
+
+
 @job("grind", capacity=4)
 def grind(order: Order, ctx: Context) -> dict[str, Any]:
     """In an executor process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.checker import check
-from tests.chaos.orders import LIMITED, PER_KEY, OrderBook
+from tests.chaos.orders import LANE, LANES, LIMITED, PER_KEY, OrderBook
 from tests.unit.chaos.story import BEGAN, RAN, RESCUED, Story
 
 
@@ -90,6 +90,54 @@ def test_what_ended_long_before_its_worker_lost_its_lease_counts(story: Story) -
 def test_a_limit_that_was_never_reached_proves_nothing(story: Story) -> None:
     story.evidence.history[0]["per_key"] = 3
     assert check(story.evidence).invalid == [f"the limit of {LIMITED} was never reached"]
+
+
+def in_lanes(story: Story, *keys: str) -> None:
+    """So many of a type with two limits at once, each with its key or without one."""
+    limit = {"op": "limit", "type": LANE, "per_key": 2, "total": 3, "outcome": "ok"}
+    story.evidence.history.append(limit)
+    names = [f"lane-{number}" for number in range(len(keys))]
+    for name, key in zip(names, keys, strict=True):
+        story.job(name, RAN, ledger="", **({"limit_key": key} if key else {}))
+        story.change(name, type=LANE)
+    story.write("\n".join(f"S {name} 1" for name in names))
+    story.write("\n".join(f"E {name} 1 done" for name in names))
+
+
+def test_the_limit_of_a_type_is_for_all_of_them(story: Story) -> None:
+    in_lanes(story, "k", "k", "")
+    verdict = check(story.evidence)
+    assert (verdict.violations, verdict.invalid) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "keys", [("k", "k", "other", ""), ("k", "l", "m", "n"), ("", "", "", ""), ("k", "k", "k")]
+)
+def test_more_of_a_type_than_may_run_at_once_are_found(keys: tuple[str, ...], story: Story) -> None:
+    in_lanes(story, *keys)
+    assert found(story) == {("I14", "other")}
+
+
+def test_the_limit_of_a_type_is_one_for_all_namespaces(story: Story) -> None:
+    in_lanes(story, "k", "k", "", "")
+    story.change("lane-3", namespace="red")
+    story.evidence.history[-1]["namespace"] = "red"
+    assert ("I14", "other") in found(story)
+
+
+def test_limits_of_a_type_that_were_never_reached_prove_nothing(story: Story) -> None:
+    in_lanes(story, "k", "")
+    assert check(story.evidence).invalid == [
+        f"the limit of {LANE} was never reached",
+        f"the limit of all {LANE} was never reached",
+    ]
+
+
+def test_lots_for_lanes_have_some_with_a_key_and_some_without() -> None:
+    book = OrderBook(7, "ledger", ("blue",), {"lane": 1})
+    lots = list(book.lots(60, lambda: False))
+    assert all(len(lot) > LANES and {order.type for order in lot} == {LANE} for lot in lots)
+    assert {bool(order.limit_key) for lot in lots for order in lot} == {True, False}
 
 
 def test_limited_jobs_come_in_lots_that_their_limit_does_not_hold() -> None:

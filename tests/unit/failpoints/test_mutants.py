@@ -37,6 +37,7 @@ def test_a_piece_that_is_gone_is_an_error() -> None:
         ("services.mesh.store.reporting", "settle_handed_back"),
         ("services.worker.convert", "_attempt"),
         ("services.orchestrator.app.submission:Submission", "_outcome"),
+        ("services.orchestrator.app.changes:Changes", "_walk"),
     ],
 )
 def test_what_a_mutant_replaces_exists(owner: str, method: str) -> None:
