@@ -17,6 +17,7 @@ Invariants by their numbers, and where they are looked at:
     I13      schedules are there, with one job per nominal time, none missing      client_rules
     I14      no more handlers of a key or type run at once than its limit allows   limit_rules
              one live job per unique key; who came meanwhile was told so           unique_rules
+             one run at a time, where its schedule says so                         overlap_rules
     I16 I19  watches without gap or repetition, of one's own namespace             client_rules
     I17 I18  reads see one's own writes; whole lists are whole                     client_rules
     I22      nothing is left open after healing                                    job_rules
@@ -50,6 +51,7 @@ from tests.chaos import (
     client_rules,
     job_rules,
     limit_rules,
+    overlap_rules,
     tie_rules,
     unique_rules,
 )
@@ -81,6 +83,7 @@ CHECKS: tuple[Callable[[Evidence], Violations], ...] = (
     bulk_rules.check_bulk,
     limit_rules.check_limits,
     unique_rules.check_unique,
+    overlap_rules.check_overlap,
 )
 
 
@@ -178,6 +181,7 @@ COVERAGE: tuple[Callable[[Evidence], Iterable[str]], ...] = (
     bulk_rules.unproven,
     limit_rules.unproven,
     unique_rules.unproven,
+    overlap_rules.unproven,
 )
 
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from tests.chaos import overlap_rules
 from tests.chaos.evidence import Event, Evidence, Row
 from tests.chaos.history import CONFLICT, FAIL, OK
 from tests.chaos.job_rules import CANCELLED, EXPIRED, PARENT_FAILED, TERMINAL
@@ -93,6 +94,7 @@ def check_cancels(evidence: Evidence) -> Violations:
     """I11: what a cancel was answered is how the job ended; nothing else ends that way."""
     rows = {row.id: row for row in evidence.rows}
     asked = {op["job"] for op in evidence.history if op["op"] == "cancel"}
+    asked |= overlap_rules.cancellable(evidence)
     expiring = {op["ref"] for op in evidence.history if op.get("expires")}
     for op in evidence.history:
         if op["op"] == "cancel" and op["outcome"] == OK and op["job"] in rows:
@@ -182,6 +184,7 @@ def check_schedules(evidence: Evidence) -> Violations:
             made[row.schedule].append(row)
     pauses = {op["name"]: op for op in evidence.history if op["op"] == "schedule.pause"}
     yield from _acknowledged_schedules(evidence)
+    overlapping = {course.name for course in overlap_rules.courses(evidence)}
     for schedule in evidence.schedules:
         rows = made.pop(schedule["id"], [])
         yield from _strays(schedule, rows, pauses.get(schedule["name"]))
@@ -189,6 +192,8 @@ def check_schedules(evidence: Evidence) -> Violations:
         name = schedule["name"]
         for time in {time for time in times if times.count(time) > 1} if _doubled(times) else ():
             yield Violation("I13", "twins", f"{name} has {times.count(time)} jobs for {time}")
+        if name in overlapping:  # whose times are counted by `overlap_rules`
+            continue
         if name in pauses and not schedule["missed"]:
             until = pauses[name]["begin"] - SCHEDULE_SLACK_SECONDS
             wanted = range(math.ceil(schedule["created"]), math.floor(until) + 1)

@@ -38,7 +38,8 @@ FROM job_events ORDER BY job_id, version
 """
 _SCHEDULES = """
 SELECT id::text, name, namespace, paused, extract(epoch FROM next_time)::float8 AS next,
-       extract(epoch FROM create_time)::float8 AS created, missed
+       extract(epoch FROM create_time)::float8 AS created, missed,
+       ARRAY(SELECT extract(epoch FROM t)::float8 FROM unnest(waiting) AS t) AS waiting
 FROM schedules
 """
 _KEYS = "SELECT namespace, key, job_id::text AS job FROM unique_keys"

@@ -30,7 +30,17 @@ from tests.chaos.calls import Ring, connect
 from tests.chaos.clients import ChaosClient
 from tests.chaos.history import Journal, now
 from tests.chaos.ledger import digest
-from tests.chaos.orders import LANE, LANES, LIMITED, MIX, PER_KEY, Order, OrderBook
+from tests.chaos.orders import (
+    LANE,
+    LANES,
+    LIMITED,
+    MIX,
+    OVERLAPPING,
+    PER_KEY,
+    Order,
+    OrderBook,
+    Recurring,
+)
 from tests.chaos.watchers import TERMINAL, Watcher
 
 NAMESPACES = ("blue", "red")
@@ -52,6 +62,8 @@ class LoadPlan:
     """Submissions are spread over this time."""
     clients: int = 12
     schedules: int = 2
+    overlaps: bool = False
+    """And those whose runs get in each other's way."""
     watchers: int = 1
     """Watchers by filter, per namespace."""
     watch_every: int = 20
@@ -123,8 +135,8 @@ class Load:
 
     async def pause(self) -> None:
         """Pause the schedules, so that the mesh can come to rest."""
-        for number in range(self._plan.schedules):
-            await self._stubbornly("pause", f"every-second-{number}")
+        for schedule in self._schedules():
+            await self._stubbornly("pause", schedule)
 
     # --- submitting
 
@@ -161,21 +173,28 @@ class Load:
     # --- schedules
 
     async def _create_schedules(self) -> None:
-        for number in range(self._plan.schedules):
-            await self._stubbornly("create", f"every-second-{number}")
+        for schedule in self._schedules():
+            await self._stubbornly("create", schedule)
 
-    async def _stubbornly(self, what: str, name: str) -> None:
+    def _schedules(self) -> list[Recurring]:
+        plain = [Recurring(f"every-second-{number}") for number in range(self._plan.schedules)]
+        return [*plain, *(OVERLAPPING if self._plan.overlaps else ())]
+
+    async def _stubbornly(self, what: str, schedule: Recurring) -> None:
         """Create or pause a schedule; both may be repeated until somebody answers."""
         ring = self._ring(0)
         deadline = now() + _PATIENCE_SECONDS
-        said = {"ledger": self._ledger, "tag": name}
+        name = schedule.name
+        said = {"ledger": self._ledger, "tag": name, "seconds": schedule.seconds}
+        options: dict[str, Any] = {"every": schedule.every, "catch_up": "all"}
+        if schedule.overlap:
+            options["overlap"] = schedule.overlap
         while True:
             begin = now()
-            schedules = ring.client.schedules
+            schedules, space = ring.client.schedules, NAMESPACES[0]
             try:
                 if what == "create":
-                    options: dict[str, Any] = {"every": 1, "catch_up": "all"}
-                    await schedules.create(name, "tick", said, namespace=NAMESPACES[0], **options)
+                    await schedules.create(name, schedule.type, said, namespace=space, **options)
                 else:
                     await schedules.pause(name, namespace=NAMESPACES[0])
             except JobmeshError:
@@ -184,7 +203,7 @@ class Load:
                 ring.turn()
                 await asyncio.sleep(0.5)
             else:
-                fields = {"name": name, "begin": begin, "end": now(), "outcome": "ok"}
+                fields = {"name": name, "begin": begin, "end": now(), "outcome": "ok", **options}
                 self._history.write(op=f"schedule.{what}", **fields, input=digest(said))
                 return
 

@@ -32,7 +32,7 @@ MIX: Mapping[str, float] = {
     "limited": 1,
     "lane": 1,
     "conflict": 2,
-    "rivals": 1,
+    "rivals": 2,
     "crowd": 1,
     "bulk": 1,
 }
@@ -51,6 +51,27 @@ UNIQUE_POLICIES: tuple[UniquePolicy, ...] = ("keep", "replace", "refuse")
 #: What becomes of a job whose parent did not succeed.
 POLICIES: tuple[OnFailure, ...] = ("cancel", "run", "fail")
 LARGE_BYTES = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recurring:
+    """One schedule, and how long each of its runs takes."""
+
+    name: str
+    type: str = "tick"
+    every: int = 1
+    overlap: str = ""
+    seconds: float = 0.0
+
+
+#: Schedules whose runs get in each other's way. Those that all wait take but a little less than the
+#: time between two of them, so that their line grows slowly.
+OVERLAPPING = (
+    Recurring("skips", "nap", overlap="skip", seconds=1.5),
+    Recurring("buffers-one", "nap", overlap="buffer_one", seconds=1.5),
+    Recurring("buffers-all", "nap", every=2, overlap="buffer_all", seconds=1.8),
+    Recurring("cancels-other", "nap", overlap="cancel_other", seconds=1.5),
+)
 #: What a "steady" job takes: one of a known length, for trials that need to know when it is over.
 STEADY_SECONDS = 4.0
 #: A type whose pool has no workers unless it is told to: a "forgotten" job surely expires.

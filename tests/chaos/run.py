@@ -139,7 +139,7 @@ class Run:
 
     def _load_plan(self) -> LoadPlan:
         plan = self._plan
-        load_plan = LoadPlan(plan.seed, plan.jobs, plan.seconds, linger=True)
+        load_plan = LoadPlan(plan.seed, plan.jobs, plan.seconds, overlaps=True, linger=True)
         if not plan.apart:
             return load_plan
         # More watches, so that each fault that cuts some yields several samples. And no catching up

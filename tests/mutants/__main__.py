@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ async def run_load(rig: Rig, trial: Trial, folder: Path, *, broken: bool) -> lis
     await asyncio.to_thread(folder.mkdir, parents=True)
     await asyncio.to_thread(rig.forget_jobs)
     plan = LoadPlan(1, JOBS, LOAD_SECONDS, clients=6, schedules=1, watch_every=1, mix=trial.mix)
+    plan = replace(plan, overlaps=trial.overlaps)
     load = SmallLoad(rig.mesh.targets("enqueue"), folder, plan)
     rig.ledger = folder / "effects.log"
     harm = asyncio.create_task(trial.faults(rig), name="faults")

@@ -348,6 +348,18 @@ def limits_of_keys_only() -> None:
     Limits.settings = of_keys  # type: ignore[method-assign]
 
 
+def never_busy() -> None:
+    """M28: a schedule does not look whether its runs have ended."""
+    from services.mesh.store import firing
+
+    admit = firing.admit
+
+    def as_if_alone(policy: Any, times: Any, busy: bool, waiting: Any = ()) -> Any:
+        return admit(policy, times, False, waiting)
+
+    firing.admit = as_if_alone
+
+
 def all_over_again() -> None:
     """M27: a redrive by filter also starts those over that were before."""
     from services.orchestrator.app.changes import Changes

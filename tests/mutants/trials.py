@@ -160,6 +160,7 @@ class Trial:
     mix: Mix = field(default_factory=lambda: QUICK)
     before: Callable[[Rig], None] | None = None
     after: Callable[[Rig], None] | None = None
+    overlaps: bool = False
 
 
 def _rules(*numbers: str) -> frozenset[str]:
@@ -319,5 +320,13 @@ TRIALS = (
         "all_over_again",
         ("orchestrator",),
         mix={"bulk": 1},
+    ),
+    Trial(
+        "M28",
+        "overlap without a look at its runs",
+        _rules("I14"),
+        "never_busy",
+        ("scheduler",),
+        overlaps=True,
     ),
 )

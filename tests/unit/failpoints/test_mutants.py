@@ -35,6 +35,7 @@ def test_a_piece_that_is_gone_is_an_error() -> None:
         ("services.mesh.store.connection", "connection_options"),
         ("services.scheduler.app.limits:Limits", "settings"),
         ("services.mesh.store.reporting", "settle_handed_back"),
+        ("services.mesh.store.firing", "admit"),
         ("services.worker.convert", "_attempt"),
         ("services.orchestrator.app.submission:Submission", "_outcome"),
         ("services.orchestrator.app.changes:Changes", "_walk"),
