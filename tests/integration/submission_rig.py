@@ -40,9 +40,9 @@ class Faulty(PostgresShard):
     async def _fetch(self, name: str, params: Any = None) -> list[Row]:
         _strike(self.before, name)
         rows = await super()._fetch(name, params)
-        _strike(self.after, name)
         if name in self.meanwhile:
             await self.meanwhile.pop(name)()
+        _strike(self.after, name)
         return [] if name in self.blind else rows
 
 

@@ -174,6 +174,20 @@ async def test_busy_after_a_lost_answer_is_not_certain(rig):
         ]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_job_whose_content_may_have_replaced_another_is_not_stored_as_well(rig, ends):
+    """What it replaced may have run by the time somebody asks again; its content would twice."""
+    async with submitting(rig.dsn) as stand:
+        wish = unique("held", UniquePolicy.REPLACE)
+        (held,) = await stand.put(draft(type_="held", wish=wish))
+        if ends:
+            stand.store.meanwhile["replace_job"] = lambda: rig.store.cancel([held.result.job_id])
+        stand.store.after["replace_job"] = [OutcomeUnknown("s0")]
+        assert told(await stand.put(draft(type_="held", wish=wish))) == [OutcomeUnknown]
+    assert jobs_of(rig) == ["held"]
+    assert rig.sql("SELECT version FROM jobs") == [(3 if ends else 2,)]
+
+
 POISON = RetryPolicy(retryable=frozenset({"a\0b"}))  # jsonb has no such character
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import psycopg
 
-from services.mesh.errors import ShardUnavailable
+from services.mesh.errors import OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs.model import NO_LABELS, JobEvent, NewJob
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
@@ -86,7 +86,7 @@ class Tying(Putting):
         for number, row in holders.items():
             place, job = keyed[number], put.jobs[keyed[number]]
             if _ties(job).unique_policy is UniquePolicy.REPLACE:
-                put.settle(place, *await self._replace(job, row))
+                await self._replace_for(put, place, row)
             else:
                 put.settle(place, _held(job, row))
 
@@ -108,6 +108,16 @@ class Tying(Putting):
                 },
             )
         return {row[0] - 1: row[1:] for row in rows if row[3] is not None}
+
+    async def _replace_for(self, put: Puts, place: int, row: Row) -> None:
+        """Replace the holder by one of the jobs. What is unknown of that stays unknown: the holder
+        may have run with the new content by the time that somebody asks again, and the job would be
+        stored beside it.
+        """
+        try:
+            put.settle(place, *await self._replace(put.jobs[place], row))
+        except OutcomeUnknown as unknown:
+            put.results[place] = unknown
 
     async def _replace(self, job: NewJob, row: Row) -> tuple[PutResult, JobEvent | None]:
         """Give the holder the new content, if it was never handed to a worker; else it stays."""
