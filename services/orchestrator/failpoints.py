@@ -42,6 +42,18 @@ PLACES = (
         "put.begins", "new jobs have their shard and ids, and are not stored", "put_jobs", BEFORE
     ),
     _on_shard("put.committed", "new jobs are stored, and nobody knows", "put_jobs", AFTER),
+    _on_shard(
+        "tie.begins", "new jobs with ties have their ids, and are not stored", "_put_tied", BEFORE
+    ),
+    _on_shard(
+        "tie.committed", "new jobs with ties are stored, and nobody knows", "_put_tied", AFTER
+    ),
+    _on_shard(
+        "replace.committed",
+        "the holder of a unique key has the content of a new job, and nobody knows",
+        "_replace",
+        AFTER,
+    ),
     Place(
         "orchestrator.put.nudged",
         "new jobs are stored, and the schedulers know",
@@ -116,6 +128,8 @@ PLACES = (
         _unknown,
         lossy=True,
     ),
+    _on_shard("redrive.begins", "jobs are to be started over, and are not", "redrive", BEFORE),
+    _on_shard("redrive.committed", "jobs are started over, and nobody knows", "redrive", AFTER),
     _on_shard(
         "events.read", "events were read for a watch, and are not sent", "events_after", AFTER
     ),

@@ -3,7 +3,7 @@
 When a job is stored and when it ends is not known to the moment: the clock is read before a
 statement waits for the key, and before it is committed. What is sure is that a job lives from when
 its submitter was told, or somebody has touched it, until its end was written. Those spans of two
-jobs with one key never meet.
+jobs with one key never meet. And that nobody finds a job alive when somebody has heard of its end.
 
 A submission whose policy is to replace leaves its own labels on the job of another: so the `ref` of
 such a row says whose content it has, and no longer who made it.
@@ -24,6 +24,8 @@ from tests.chaos.verdict import Violation, Violations
 
 Op = Mapping[str, Any]
 Key = tuple[str, str]
+#: How much later than it is dated an end may be seen: its shard may have stood still in between.
+UNSEEN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class _Life:
     events: Sequence[Event]
     since: float
     until: float
+    heard: float
+    """When somebody first heard of its end."""
 
     @property
     def changes(self) -> list[float]:
@@ -43,7 +47,8 @@ class _Life:
     def is_met_by(self, op: Op) -> bool:
         """Whether somebody may have found it live during a call."""
         begin, end = _span(op)
-        return self.row.created <= end + EPSILON_SECONDS and self.until >= begin - EPSILON_SECONDS
+        is_over = self.until < begin - UNSEEN_SECONDS or self.heard < begin - EPSILON_SECONDS
+        return self.row.created <= end + EPSILON_SECONDS and not is_over
 
     def waited_for_all_of(self, op: Op) -> bool:
         """Whether nobody but submitters had touched it when a call was over."""
@@ -96,10 +101,21 @@ def _keys(evidence: Evidence) -> Iterator[_Keyed]:
     for row in evidence.rows:
         if row.unique is not None:
             rows[row.namespace, row.unique].append(row)
+    heard = _heard_ends(evidence)
     for key in ops.keys() | rows.keys() | refused.keys():
         told = _told_times(ops[key])
-        lives = [_life(row, evidence.events.get(row.id, []), told) for row in rows[key]]
+        lives = [_life(row, evidence.events.get(row.id, []), told, heard) for row in rows[key]]
         yield _Keyed("/".join(key), lives, ops[key], refused[key])
+
+
+def _heard_ends(evidence: Evidence) -> dict[str, float]:
+    """When watchers were first told that a job had ended."""
+    heard: dict[str, float] = {}
+    for line in evidence.watches:
+        for job, _, state in line.get("told", ()):
+            if state in TERMINAL:
+                heard[job] = min(line["at"], heard.get(job, math.inf))
+    return heard
 
 
 def _key_of(op: Op, keys: Mapping[str, Key]) -> Key:
@@ -118,11 +134,14 @@ def _told_times(ops: Sequence[Op]) -> dict[str, float]:
     return told
 
 
-def _life(row: Row, events: Sequence[Event], told: Mapping[str, float]) -> _Life:
+def _life(
+    row: Row, events: Sequence[Event], told: Mapping[str, float], heard: Mapping[str, float]
+) -> _Life:
     touched = events[1].time if len(events) > 1 else math.inf
     is_over = bool(events) and events[-1].state in TERMINAL
     until = events[-1].time if is_over else math.inf
-    return _Life(row, events, min(touched, told.get(row.id, math.inf)), until)
+    since = min(touched, told.get(row.id, math.inf))
+    return _Life(row, events, since, until, heard.get(row.id, math.inf))
 
 
 def _span(op: Op) -> tuple[float, float]:

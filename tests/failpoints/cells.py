@@ -137,6 +137,9 @@ _MIX: Mapping[str, float] = {
 _PASSED_BY: Mapping[str, str] = {
     "*.upload.*": "large",
     "*.cancel.*": "cancelled",
+    "*.tie.*": "rivals",
+    "*.replace.*": "rivals",
+    "*.redrive.*": "bulk",
     "scheduler.expire.*": "forgotten",
 }
 _OFTEN = 12.0

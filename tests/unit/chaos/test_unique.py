@@ -50,6 +50,13 @@ def replaced(story: Story, name: str, by: str, at: float, **told: Any) -> None:
     meet(story, by, name, at + 1.5, "replace", **{"told_ref": f"ref-{by}", **told})
 
 
+def heard(story: Story, name: str, at: float) -> None:
+    """A watcher was told of its end."""
+    story.watch("w", *((name, version, state) for version, (state, *_) in enumerate(RAN, 1)))
+    story.evidence.watches[-1]["at"] = BEGAN + at
+    story.evidence.watches[0]["jobs"] = [name]
+
+
 @pytest.fixture
 def story() -> Story:
     """A key that was held four times, and those who met its holders."""
@@ -107,7 +114,11 @@ BROKEN: dict[str, tuple[Break, tuple[str, str]]] = {
         ("I14", "twins"),
     ),
     "not stored, though its holder had ended": (
-        lambda s: meet(s, "x", "a", 5),
+        lambda s: meet(s, "x", "a", 25),
+        ("I14", "lost"),
+    ),
+    "not stored, though somebody had heard of the end of its holder": (
+        lambda s: [heard(s, "a", 5), meet(s, "x", "a", 5.2)],
         ("I14", "lost"),
     ),
     "not stored for the sake of one that was not there yet": (
@@ -120,7 +131,11 @@ BROKEN: dict[str, tuple[Break, tuple[str, str]]] = {
     ),
     "told of a job that is in no shard": (lambda s: meet(s, "x", "nobody", 2), ("I14", "lost")),
     "refused, though its holder had ended": (
-        lambda s: ask(s, "x", 5, "refuse", holder="a", **CONFLICT),
+        lambda s: ask(s, "x", 25, "refuse", holder="a", **CONFLICT),
+        ("I14", "lost"),
+    ),
+    "refused, though somebody had heard of the end of its holder": (
+        lambda s: [heard(s, "a", 5), ask(s, "x", 5.2, "refuse", holder="a", **CONFLICT)],
         ("I14", "lost"),
     ),
     "refused for the sake of one that has another key": (
@@ -136,7 +151,7 @@ BROKEN: dict[str, tuple[Break, tuple[str, str]]] = {
         ("I14", "other"),
     ),
     "not started over, though the holder had ended": (
-        lambda s: s.op("retry", "gone", holder="a", namespace="blue", begin=BEGAN + 16, **CONFLICT),
+        lambda s: s.op("retry", "gone", holder="a", namespace="blue", begin=BEGAN + 36, **CONFLICT),
         ("I14", "lost"),
     ),
     "refused, and stored": (
@@ -233,6 +248,12 @@ def test_who_waited_for_the_end_of_the_holder_is_no_second_one(story: Story) -> 
 def test_who_was_told_when_it_had_ended_is_no_second_one(story: Story) -> None:
     hold(story, "x", 20, end=BEGAN + 90)
     hold(story, "y", 26)
+    assert found(story) == set()
+
+
+def test_an_end_may_be_seen_long_after_it_was_written(story: Story) -> None:
+    """Its shard stood still before the commit."""
+    meet(story, "x", "a", 5)
     assert found(story) == set()
 
 
