@@ -87,7 +87,7 @@ def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
     buckets = BucketMap.even(shards)
     away = list(_shards_away(evidence))
     for op in evidence.history:
-        if op["op"] != "enqueue" or not op.get("key") or _asks_several(op):
+        if op["op"] != "enqueue" or not op.get("key") or _lives_elsewhere(op):
             continue
         home = buckets.shard_of(bucket_for_key(op["namespace"], op["key"]))
         if any(shard_of(fault) == home and _is_felt(fault, op) for fault in away):
@@ -97,9 +97,11 @@ def errors_elsewhere(evidence: Evidence) -> Iterator[Taken]:
                 yield Taken(op["begin"], float(op["outcome"] != "ok"), fault["number"])
 
 
-def _asks_several(op: dict[str, Any]) -> bool:
-    """A tree, or a job that waits for others: wherever these are, they are asked for as well."""
-    return op.get("kind") == "tree" or "parents" in op
+def _lives_elsewhere(op: dict[str, Any]) -> bool:
+    """A tree, or a job that waits for others: wherever these are, they are asked for as well. And
+    one with a unique key, which goes before its idempotency key.
+    """
+    return op.get("kind") == "tree" or "parents" in op or "unique" in op
 
 
 def _is_felt(fault: dict[str, Any], op: dict[str, Any]) -> bool:

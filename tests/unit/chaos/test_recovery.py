@@ -10,7 +10,7 @@ import pytest
 
 from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
-from tests.chaos.orders import LIMITED
+from tests.chaos.orders import LANE, LIMITED
 from tests.chaos.recovery import BREAKER, ELSEWHERE, RESUMED, SWEPT, Measure, measure
 from tests.chaos.report import recovery_table
 from tests.unit.chaos.story import BEGAN, Story
@@ -167,19 +167,21 @@ def test_a_shard_that_is_back_at_once_need_not_be_noticed(tmp_path: Path) -> Non
     assert not [one for one in measure(tmp_path, story.evidence) if one.name == BREAKER]
 
 
-def test_calls_that_ask_several_shards_say_nothing_about_one(tmp_path: Path) -> None:
+def test_calls_that_ask_several_shards_or_another_say_nothing_about_one(tmp_path: Path) -> None:
     story = Story()
     _strike(story, "stop.shard", "shard-1", 1, 5)
-    for at in (2, 3, 4):
+    for at in (2, 2.5, 3, 4):
         _call(story, "s2", "fail", at)
     story.evidence.history[0] |= {"kind": "tree"}
     story.evidence.history[1] |= {"kind": "steps", "parents": [["ref", "run"]]}
+    story.evidence.history[2] |= {"unique": "k"}
     assert len(_found(tmp_path, story, ELSEWHERE).samples) == 1
 
 
 def test_jobs_that_wait_for_each_other_say_nothing_about_recovery(tmp_path: Path) -> None:
     story = Story()
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         story.job(name, LOST)
     story.change("b", type=LIMITED)
+    story.change("c", type=LANE)
     assert len(_found(tmp_path, story, SWEPT).samples) == 1
