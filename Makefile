@@ -114,7 +114,7 @@ soak: setup ## An hour of moderate load: does anything grow? (MINUTES= RATE=)
 	@$(BIN)/python -m tests.soak $(SOAK)
 chaos-failpoints: setup ## Strike every failpoint on a real mesh, and check what is left (long)
 	@$(BIN)/python -m tests.failpoints $(ARGS)
-chaos-mutants: setup ## Break the mesh in 28 ways; the checker must find each
+chaos-mutants: setup ## Break the mesh in 29 ways; the checker must find each
 	@$(BIN)/python -m tests.mutants $(ARGS)
 SEEDS ?= 1000
 simulate: setup ## The services' loops on a simulated mesh: make simulate SEEDS=10000

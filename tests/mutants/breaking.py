@@ -370,3 +370,24 @@ def all_over_again() -> None:
         return await walk(self, jobs and replace(jobs, redriven=None), *rest, **options)
 
     Changes._walk = any_of_them  # type: ignore[method-assign]
+
+
+def put_after_replacing() -> None:
+    """M29: answers to replacements are lost, and each is put again when its holder may have run."""
+    from services.mesh.errors import OutcomeUnknown
+    from services.mesh.store.tying import Tying
+
+    replacing = Tying._replace
+
+    async def lost(self: Any, job: Any, row: Any) -> Any:
+        result, event = await replacing(self, job, row)
+        if event is None:
+            return result, event
+        await asyncio.sleep(3.5)  # what it replaced runs meanwhile
+        raise OutcomeUnknown(self._connections.shard)
+
+    async def believed(self: Any, put: Any, place: int, row: Any) -> None:
+        put.settle(place, *await self._replace(put.jobs[place], row))
+
+    Tying._replace = lost  # type: ignore[method-assign]
+    Tying._replace_for = believed  # type: ignore[method-assign]

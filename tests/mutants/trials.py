@@ -26,6 +26,7 @@ Mix = Mapping[str, float]
 QUICK: Mix = {"plain": 6, "batch": 3, "keyed": 3, "flaky": 3}
 LONG: Mix = {"long": 6, "large": 2, "plain": 3}
 STEADY: Mix = {"steady": 6, "plain": 3}
+RIVALS: Mix = {"rivals": 1, "crowd": 1}
 SNOOZE: Mix = {"snoozing": 4, "plain": 1}
 
 
@@ -295,7 +296,7 @@ TRIALS = (
         _rules("I14"),
         "key_for_all",
         ("orchestrator",),
-        mix={"rivals": 1, "crowd": 1},
+        mix=RIVALS,
     ),
     Trial(
         "M25",
@@ -303,7 +304,7 @@ TRIALS = (
         _rules("I14"),
         "repeated_without_key",
         ("orchestrator",),
-        mix={"rivals": 1, "crowd": 1},
+        mix=RIVALS,
     ),
     Trial(
         "M26",
@@ -328,5 +329,13 @@ TRIALS = (
         "never_busy",
         ("scheduler",),
         overlaps=True,
+    ),
+    Trial(
+        "M29",
+        "put again after it has replaced",
+        _rules("I14"),
+        "put_after_replacing",
+        ("orchestrator",),
+        mix=RIVALS,
     ),
 )

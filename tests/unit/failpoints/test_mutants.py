@@ -36,6 +36,8 @@ def test_a_piece_that_is_gone_is_an_error() -> None:
         ("services.scheduler.app.limits:Limits", "settings"),
         ("services.mesh.store.reporting", "settle_handed_back"),
         ("services.mesh.store.firing", "admit"),
+        ("services.mesh.store.tying:Tying", "_replace"),
+        ("services.mesh.store.tying:Tying", "_replace_for"),
         ("services.worker.convert", "_attempt"),
         ("services.orchestrator.app.submission:Submission", "_outcome"),
         ("services.orchestrator.app.changes:Changes", "_walk"),
