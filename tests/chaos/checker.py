@@ -167,6 +167,17 @@ def _unproven(evidence: Evidence) -> Iterator[str]:
         yield f"{len(opened - live)} watchers never were live"
 
 
+def _unhanded(evidence: Evidence) -> Iterator[str]:
+    """Whether jobs were in a worker's hands as they were stored: their first two versions are one
+    statement's.
+    """
+    first = (events[:2] for events in evidence.events.values() if len(events) > 1)
+    if evidence.plan.get("handed") and not any(
+        one.time == two.time and two.state == job_rules.DISPATCHED for one, two in first
+    ):
+        yield "no job was handed out as it was stored"
+
+
 def _missing(evidence: Evidence) -> list[str]:
     return evidence.missing
 
@@ -176,6 +187,7 @@ COVERAGE: tuple[Callable[[Evidence], Iterable[str]], ...] = (
     _missing,
     _uncovered,
     _unproven,
+    _unhanded,
     tie_rules.unproven,
     change_rules.unproven,
     bulk_rules.unproven,

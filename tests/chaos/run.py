@@ -124,7 +124,7 @@ class Run:
         units = [*mesh.plan.units, *crew.names]
         faults = self._drawn(units)
         said = {**asdict(plan), "kinds": sorted({fault.kind for fault in faults})}
-        said |= {"zombies": "stop.worker" in plan.kinds, "units": units}
+        said |= {"zombies": "stop.worker" in plan.kinds, "handed": True, "units": units}
         said |= {"faults": [fault.to_json() for fault in faults]}
         (self._folder / "plan.json").write_text(json.dumps(said, indent=1))
         return faults

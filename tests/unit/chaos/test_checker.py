@@ -306,6 +306,14 @@ def test_a_run_whose_faults_did_not_fire_under_load_is_invalid(story: Story) -> 
     assert len(verdict.invalid) == 1
 
 
+def test_a_run_in_which_no_job_was_handed_out_as_it_was_stored_is_invalid(story: Story) -> None:
+    story.evidence.plan = {"kinds": [], "handed": True}
+    assert check(story.evidence).invalid == ["no job was handed out as it was stored"]
+    created, claimed, *rest = story.evidence.events["a"]
+    story.evidence.events["a"] = [created, claimed._replace(time=created.time), *rest]
+    assert check(story.evidence).invalid == []
+
+
 def test_a_run_that_should_have_zombies_and_has_none_is_invalid(story: Story) -> None:
     story.evidence.plan = {"kinds": [], "zombies": True}
     assert told(story).word == "INVALID"
