@@ -55,7 +55,7 @@ def report_from_proto(message: pb.AttemptReport, worker_id: str) -> Report | Non
     fence, kind = message.dispatch_no, message.WhichOneof("report")
     match kind:
         case "started":
-            return Started(job_id, fence, worker_id)
+            return Started(job_id, fence, worker_id, _elapsed(message))
         case "succeeded":
             output = payload_from_proto(message.succeeded.output)
             return Succeeded(job_id, fence, worker_id, output, _elapsed(message))

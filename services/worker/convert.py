@@ -125,10 +125,11 @@ def cancels_from_bytes(data: bytes) -> list[tuple[bytes, int]]:
 
 
 def reports_to_proto(
-    reports: Sequence[Report], *, columns: bool
+    reports: Sequence[Report], now: float, *, columns: bool
 ) -> orchestrator_service_pb2.ReportAttemptsRequest:
-    """One message. With `columns`, the plain ones in these: they count as said first, so no attempt
-    of which something else is said, like its start, is among them.
+    """One message, sent `now` by the monotonic clock. With `columns`, the plain ones in these: they
+    count as said first, so no attempt of which something else is said, like its start, is among
+    them.
     """
     request = orchestrator_service_pb2.ReportAttemptsRequest()
     others = {_dispatch(report) for report in reports if not isinstance(report.what, Succeeded)}
@@ -141,12 +142,12 @@ def reports_to_proto(
             kind = output.content_type, output.data is not None
             plain.setdefault(kind, []).append((report.attempt, output.data))
         else:
-            request.reports.append(report_to_proto(report))
+            request.reports.append(_report(report, now))
     for (content_type, has_data), group in plain.items():
         request.succeeded.add(
             job_ids=b"".join([attempt.key for attempt, _ in group]),
             dispatch_nos=[attempt.fence for attempt, _ in group],
-            elapsed_us=[attempt.ran_us for attempt, _ in group],
+            elapsed_us=[_elapsed_us(attempt, now) for attempt, _ in group],
             outputs=[data or b"" for _, data in group] if has_data else (),
             content_type=content_type,
         )
@@ -161,12 +162,17 @@ def _is_plain(report: Report, what: Succeeded) -> bool:
     return what.output.ref is None and not report.traceparent
 
 
-def report_to_proto(report: Report) -> orchestrator_service_pb2.AttemptReport:
+def _elapsed_us(attempt: Attempt, now: float) -> int:
+    """Since its handler began; 0 if it did not."""
+    return max(1, round((now - attempt.began) * 1_000_000)) if attempt.has_begun else 0
+
+
+def _report(report: Report, now: float) -> orchestrator_service_pb2.AttemptReport:
     attempt, what = report.attempt, report.what
     message = orchestrator_service_pb2.AttemptReport(
         job_id=attempt.key,
         dispatch_no=attempt.fence,
-        elapsed_us=attempt.ran_us,
+        elapsed_us=_elapsed_us(attempt, now),
     )
     if report.traceparent:
         message.traceparent = report.traceparent

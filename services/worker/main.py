@@ -205,7 +205,7 @@ def _surroundings(
         runner=runner,
         turns=Turns(runner, book.may_run, process.clock),
         broker=BusBroker(bus, Subjects(config.nats_prefix)),
-        orchestrators=GrpcOrchestrators(channel),
+        orchestrators=GrpcOrchestrators(channel, process.clock),
         instruments=instruments,
         dependencies=ReadinessDependencies(process.readiness),
         clock=process.clock,

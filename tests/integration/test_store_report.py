@@ -72,6 +72,18 @@ async def test_a_long_job_reports_its_start_first(rig):
     ]
 
 
+async def test_a_start_is_dated_when_the_handler_began_and_never_before_its_dispatch(rig):
+    early, late = await rig.claimed(), await rig.claimed()
+    ((before,),) = rig.sql("SELECT clock_timestamp()")
+    step = timedelta(milliseconds=1)
+    await rig.say(
+        Started(early.id, early.fence, "w1", HOUR), Started(late.id, late.fence, "w1", step)
+    )
+    assert (await rig.get(early.id)).start_time == early.dispatch_time
+    assert (await rig.get(late.id)).start_time >= before - step
+    assert (await rig.events(early.id))[-1].time == early.dispatch_time
+
+
 async def test_an_output_in_the_object_store_is_linked(rig):
     job = await rig.claimed()
     output = Payload.stored(ObjectRef("n/out/1", 9, b"\2" * 32))

@@ -68,7 +68,8 @@ class PipeStream(ReportStream):
         self._columns = False
 
     async def send(self, reports: Sequence[Report]) -> None:
-        await self._pipe.say(reports_to_proto(reports, columns=self._columns))
+        now = asyncio.get_running_loop().time()
+        await self._pipe.say(reports_to_proto(reports, now, columns=self._columns))
 
     async def answers(self) -> AsyncIterator[Sequence[Answer]]:
         async for response in self._pipe.responses():

@@ -1572,8 +1572,8 @@ class AttemptReport(_message.Message):
     traceparent: _builtins.str
     """Trace context of the run, so that the commit belongs to the same trace."""
     elapsed_us: _builtins.int
-    """How long the handler ran, in microseconds by the worker's monotonic clock; dates the start of an attempt that
-    ends without a `started` before.
+    """How long ago the handler began when this was sent, in microseconds by the worker's monotonic clock: it counts the
+    upload of an output, too. Dates the start, in `started` and in an ending that none came before.
     """
     @_builtins.property
     def started(self) -> Global___AttemptStarted:

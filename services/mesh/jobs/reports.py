@@ -20,6 +20,8 @@ class Started:
     job_id: UUID
     fence: int
     worker_id: str
+    elapsed: timedelta | None = None
+    """Since then, by the worker's monotonic clock; dates the start."""
 
 
 @record
@@ -31,7 +33,7 @@ class Succeeded:
     worker_id: str
     output: Payload = NO_PAYLOAD
     elapsed: timedelta | None = None
-    """How long it ran by the worker's monotonic clock; dates the start when none was reported."""
+    """As of `Started`; dates the start when none was reported."""
 
 
 @record

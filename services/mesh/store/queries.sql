@@ -252,8 +252,11 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), due AS (
 -- Record that handlers began.
 WITH started AS (
     UPDATE jobs j
-       SET state = 3, version = j.version + 1, start_time = clock_timestamp()
-      FROM unnest(%(ids)b, %(fences)b, %(workers)b) WITH ORDINALITY AS r (id, fence, worker_id, place)
+       SET state = 3, version = j.version + 1,
+           start_time = greatest(j.dispatch_time,
+               clock_timestamp() - coalesce(r.elapsed_ms, 0) * interval '1 millisecond')
+      FROM unnest(%(ids)b, %(fences)b, %(workers)b, %(elapsed)b) WITH ORDINALITY
+           AS r (id, fence, worker_id, elapsed_ms, place)
      WHERE j.id = r.id AND j.dispatch_no = r.fence AND j.worker_id = r.worker_id AND j.state = 2
     RETURNING r.place, j.id, j.namespace, j.type, j.version, j.attempt, j.dispatch_no, j.worker_id,
               j.start_time, j.dispatch_time

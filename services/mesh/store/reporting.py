@@ -93,7 +93,8 @@ class Reporting(Saying):
     async def _start(self, reports: Sequence[Started]) -> list[JobEvent]:
         if not reports:
             return []
-        rows = await self._fetch("start", _dispatches(reports))
+        params = _dispatches(reports) | {"elapsed": milliseconds([r.elapsed for r in reports])}
+        rows = await self._fetch("start", params)
         return [_started_event(reports[row[0] - 1], row) for row in rows]
 
     async def _succeed(self, reports: Sequence[Succeeded]) -> list[JobEvent]:

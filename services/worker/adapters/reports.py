@@ -9,6 +9,7 @@ from typing import Any
 from jobmesh.v1 import orchestrator_service_pb2
 from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
+from services.mesh.clock import Clock
 from services.mesh.rpc import Channel
 from services.worker.convert import answers_from_proto, reports_to_proto
 from services.worker.domain.ending import Answer, Report
@@ -16,13 +17,15 @@ from services.worker.ports import Orchestrators, ReportStream
 
 
 class GrpcReportStream(ReportStream):
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, clock: Clock) -> None:
         self._call = call
+        self._clock = clock
         #: The server said that it reads columns. Before that, nothing must be put into them.
         self._columns = False
 
     async def send(self, reports: Sequence[Report]) -> None:
-        await self._call.write(reports_to_proto(reports, columns=self._columns))
+        now = self._clock.monotonic()
+        await self._call.write(reports_to_proto(reports, now, columns=self._columns))
 
     async def answers(self) -> AsyncIterator[Sequence[Answer]]:
         async for response in self._call:
@@ -38,8 +41,9 @@ class GrpcReportStream(ReportStream):
 class GrpcOrchestrators(Orchestrators):
     """Any replica behind a channel."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, clock: Clock) -> None:
         self._stub = OrchestratorServiceStub(channel)
+        self._clock = clock
 
     @asynccontextmanager
     async def open(self, worker_id: str) -> AsyncIterator[ReportStream]:
@@ -47,6 +51,6 @@ class GrpcOrchestrators(Orchestrators):
         try:
             hello = orchestrator_service_pb2.ReportHello(worker_id=worker_id, columns=True)
             await call.write(orchestrator_service_pb2.ReportAttemptsRequest(hello=hello))
-            yield GrpcReportStream(call)
+            yield GrpcReportStream(call, self._clock)
         finally:
             call.cancel()

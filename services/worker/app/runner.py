@@ -224,7 +224,8 @@ class Runner:
         attempt = run.attempt
         attempt.start_us = self.now_us()
         attempt.executor_pid = pid
-        launched, run.began = run.began, self._clock.monotonic()
+        launched = run.began
+        run.began = attempt.began = self._clock.monotonic()
         run.span = self._instruments.run_begins(attempt)
         if run.span is not None:
             attempt.traceparent = run.span.traceparent  # what the handler does hangs on its run
@@ -235,10 +236,9 @@ class Runner:
             self._announcing = _later(self._settings.announce_after, self._announce)
 
     def _handler_over(self, run: Run) -> None:
-        if run.took or not run.attempt.start_us:
+        if run.took or not run.attempt.has_begun:
             return  # known already, or it never began
         run.took = self._clock.monotonic() - run.began
-        run.attempt.ran_us = round(run.took * 1_000_000)
         self._fresh.pop(run, None)
         if run.limits is not None or run.spoken is not None:
             run.handler_ended()

@@ -351,7 +351,7 @@ class Tenure(Owner, Inbox, Listener):
     def ended(self, attempt: Attempt, ending: Ending | None, traceparent: str) -> None:
         self._book.end(attempt)
         self._around.turns.ended(attempt)
-        if attempt.ran_us and (grabber := self._grabbers.get(attempt.type)) is not None:
+        if attempt.has_begun and (grabber := self._grabbers.get(attempt.type)) is not None:
             grabber.ended()
         attempt.data = b""
         if attempt.places:

@@ -66,8 +66,8 @@ class Attempt:
 
     start_us: int = 0
     """When its handler started, by our clock; 0 before."""
-    ran_us: int = 0
-    """How long its handler ran, by the monotonic clock; 0 before it ended."""
+    began: float = 0.0
+    """The same by the monotonic clock."""
     executor_pid: int = 0
     locked: bool = False
     """We hold its lock, or may do so."""
@@ -78,6 +78,10 @@ class Attempt:
     stop: Stop | None = None
     on_verdict: Callable[[Verdict], None] | None = None
     """Who wants to hear what the row said to its ending, if anybody does."""
+
+    @property
+    def has_begun(self) -> bool:
+        return self.start_us > 0
 
     @property
     def job_id(self) -> UUID:

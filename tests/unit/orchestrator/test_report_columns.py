@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from random import Random
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
+from services.mesh.clock import ManualClock
 from services.mesh.errors import InvalidField
 from services.mesh.jobs import ids, reports
 from services.mesh.jobs.model import NO_PAYLOAD, ObjectRef, Payload
@@ -37,6 +39,10 @@ from services.worker.domain.ending import (
 RANDOM = Random(7)
 JOBS = [ids.new_job_id(bucket, 1_700_000_000_000, RANDOM) for bucket in range(8)]
 STALE = JOBS[0]
+#: The worker's monotonic clock.
+NOW = 20_000.0
+
+DRAIN = HandedBack("drain", 0.5)
 
 payloads = st.one_of(
     st.just(NO_PAYLOAD),
@@ -44,10 +50,11 @@ payloads = st.one_of(
     st.builds(Payload, st.just("text/plain")),
     st.builds(Payload.stored, st.just(ObjectRef("out/1", 5, b"x" * 32)), st.just("text/plain")),
 )
+agos = st.none() | st.floats(0, 10_000)
 endings = st.one_of(
     st.builds(Succeeded, payloads),
     st.builds(Snoozed, st.just(2.0)),
-    st.just(HandedBack("drain", 0.5)),
+    st.just(DRAIN),
     st.just(refused()),
     st.just(Started()),
     st.just(Progressed(1.0, 2.0, "half", 1_700_000_000_000_000)),
@@ -64,15 +71,17 @@ def heard(answer: pb.ReportAttemptsResponse) -> list[tuple[bytes, int, str]]:
     ]
 
 
-def attempt_of(job: UUID, fence: int = 1, ran_us: int = 0) -> Attempt:
+def attempt_of(job: UUID, fence: int = 1, ago: float | None = None) -> Attempt:
+    """One whose handler began so many seconds ago; None: it did not."""
     attempt = Attempt(job.bytes, fence, "echo", "default", 1)
-    attempt.ran_us = ran_us
+    if ago is not None:
+        attempt.start_us, attempt.began = 1_700_000_000_000_000, NOW - ago
     return attempt
 
 
 said = st.builds(
     Report,
-    st.builds(attempt_of, st.sampled_from(JOBS), st.integers(1, 3), st.integers(0, 10_000_000_000)),
+    st.builds(attempt_of, st.sampled_from(JOBS), st.integers(1, 3), agos),
     endings,
     st.sampled_from(["", "", "00-" + "a" * 32 + "-" + "b" * 16 + "-01"]),
 )
@@ -134,10 +143,29 @@ def test_both_encodings_say_the_same_of_every_attempt_in_the_same_order(told: li
     seen = []
     for columns in (False, True):
         rows = Rows()
-        request = reports_to_proto(told, columns=columns)
+        request = reports_to_proto(told, NOW, columns=columns)
         asyncio.run(_ignored(conversed(rows, hello(columns=columns), request)))
         seen.append(by_dispatch(rows.taken))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_report_says_how_long_ago_its_handler_began_when_it_is_sent(columns: bool) -> None:
+    told = [Report(attempt_of(JOBS[1], ago=2.0), Succeeded()), Report(attempt_of(JOBS[2]), DRAIN)]
+    for waited in (0, 5):  # the orchestrator was away for so long
+        rows = Rows()
+        request = reports_to_proto(told, NOW + waited, columns=columns)
+        asyncio.run(_ignored(conversed(rows, hello(columns=columns), request)))
+        began = [r.elapsed for r in rows.taken if r.job_id == JOBS[1]]  # type: ignore[union-attr]
+        assert began == [timedelta(seconds=2 + waited)]
+        assert [r.elapsed_us for r in request.reports if r.job_id == JOBS[2].bytes] == [0]
+
+
+def test_a_start_that_is_told_a_moment_later_is_dated() -> None:
+    request = reports_to_proto([Report(attempt_of(JOBS[1], ago=0.1), Started())], NOW, columns=True)
+    (message,) = request.reports
+    start = convert_reports.report_from_proto(message, "w-1")
+    assert start == reports.Started(JOBS[1], 1, "w-1", timedelta(milliseconds=100))
 
 
 async def _ignored(coroutine) -> None:
@@ -170,7 +198,7 @@ def test_both_encodings_of_verdicts_are_read_as_the_same_answers_in_order(given_
 async def test_a_success_in_columns_has_the_verdict_of_its_own_row() -> None:
     rows = Rows(lambda r: Verdict.STALE if r.job_id == STALE else Verdict.COMMITTED)
     told = [Report(attempt_of(job), Succeeded(Payload.inline(b"1", "a/b"))) for job in JOBS]
-    request = reports_to_proto(told, columns=True)
+    request = reports_to_proto(told, NOW, columns=True)
     assert not request.reports
     _, answer = await conversed(rows, hello(columns=True), request)
     verdicts = {key: verdict for key, _, verdict in heard(answer)}
@@ -179,7 +207,7 @@ async def test_a_success_in_columns_has_the_verdict_of_its_own_row() -> None:
 
 async def test_an_older_worker_hears_verdicts_and_nothing_else() -> None:
     told = [Report(attempt_of(JOBS[1]), Succeeded())]
-    request = reports_to_proto(told, columns=False)
+    request = reports_to_proto(told, NOW, columns=False)
     assert not request.succeeded
     (answer,) = await conversed(Rows(), hello(columns=False), request)
     assert (len(answer.verdicts), len(answer.judged), answer.columns) == (1, 0, False)
@@ -188,7 +216,7 @@ async def test_an_older_worker_hears_verdicts_and_nothing_else() -> None:
 async def test_an_entry_that_is_no_job_is_refused_alone() -> None:
     rows = Rows()
     told = [Report(attempt_of(UUID(int=5)), Succeeded()), Report(attempt_of(JOBS[1]), Succeeded())]
-    answers = await conversed(rows, hello(columns=True), reports_to_proto(told, columns=True))
+    answers = await conversed(rows, hello(columns=True), reports_to_proto(told, NOW, columns=True))
     told_back = [one for answer in answers for one in heard(answer)]
     assert [(key, verdict) for key, _, verdict in told_back] == [
         (UUID(int=5).bytes, "invalid"),
@@ -201,7 +229,7 @@ async def test_an_entry_that_is_no_job_is_refused_alone() -> None:
 async def test_columns_of_different_lengths_are_refused_before_anything_is_taken(column) -> None:
     rows = Rows()
     told = [Report(attempt_of(job), Succeeded(Payload.inline(b"1"))) for job in JOBS]
-    request = reports_to_proto(told, columns=True)
+    request = reports_to_proto(told, NOW, columns=True)
     (columns,) = request.succeeded
     shorten(columns, column)
     with pytest.raises(InvalidField):
@@ -233,7 +261,7 @@ class Call:
 
 async def sent_after(*responses: pb.ReportAttemptsResponse) -> pb.ReportAttemptsRequest:
     call = Call(*responses)
-    stream = GrpcReportStream(call)
+    stream = GrpcReportStream(call, ManualClock())
     heard: list[Answer] = [answer async for answers in stream.answers() for answer in answers]
     assert heard == []
     await stream.send([Report(attempt_of(JOBS[1]), Succeeded())])

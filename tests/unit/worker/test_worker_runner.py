@@ -15,7 +15,7 @@ import pytest
 from jobmesh import Context, RetryAfter, Snooze, job
 from jobmesh.handlers import JobFunction
 
-from services.mesh.clock import SystemClock
+from services.mesh.clock import ManualClock, SystemClock
 from services.mesh.errors import DependencyUnavailable
 from services.mesh.jobs.logs import LogLine
 from services.mesh.jobs.model import ObjectRef, Payload
@@ -226,6 +226,37 @@ async def test_an_output_is_encoded_and_inline(runner: Runner) -> None:
     runner.launch(attempt("double", b"21"), notes)
     assert await notes.ending() == Succeeded(Payload.inline(b"42", "application/json"))
     assert notes.told == []
+
+
+class SlowStore(NoStore):
+    """Takes three seconds to store an output."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    async def store(self, attempt: Attempt, content: bytes | Path, content_type: str) -> Payload:
+        self._clock.advance(3.0)
+        return Payload.stored(ObjectRef("output", len(content)), content_type)  # type: ignore[arg-type]
+
+
+async def test_the_upload_of_an_output_is_not_counted_as_run_time(tmp_path: Path) -> None:
+    clock, metrics = ManualClock(), Metrics()
+
+    @job("large")
+    async def large() -> bytes:
+        clock.advance(2.0)
+        return b"x" * 100_000
+
+    executor = LoopExecutor({"large": large.spec}, tmp_path)
+    courier = Courier(SlowStore(clock), tmp_path, clock)
+    instruments = WorkerInstruments(metrics, Tracing(), AttemptBook({"large": 1}, 1))
+    runner = Runner({"large": executor}, {}, courier, instruments, clock, RunSettings())
+    notes, one = Notes(), attempt("large")
+    runner.launch(one, notes)
+    assert isinstance(await notes.ending(), Succeeded)
+    assert (one.began, clock.monotonic()) == (0.0, 5.0)
+    assert metrics.value("jobmesh_attempt_run_seconds_sum", {"type": "large"}) == 2.0
+    await runner.close()
 
 
 async def test_a_start_is_told_of_attempts_that_take_longer_than_a_moment(runner: Runner) -> None:
