@@ -73,8 +73,11 @@ AllowMany = Annotated[
 NOTHING = "none"
 
 
-def timing(given: dict[str, Any]) -> Timing:
-    """What was said, as the client takes it; "none" takes a span or a time back."""
+def timing(given: dict[str, Any], *, has_rules: bool = False) -> Timing:
+    """What was said, as the client takes it; "none" takes a span or a time back.
+
+    A schedule that `has_rules` may be moved to another zone without a word about these.
+    """
     said = {name: value for name, value in given.items() if value is not None and value != []}
     for name in ("start", "end"):
         if name in said:
@@ -82,6 +85,7 @@ def timing(given: dict[str, Any]) -> Timing:
     for name in ("jitter", "catch_up_window"):
         if said.get(name) == NOTHING:
             said[name] = None
-    if "time_zone" in said and not {"cron", "exclude"} & said.keys():
+    moved = has_rules and "every" not in said
+    if "time_zone" in said and not moved and not {"cron", "exclude"} & said.keys():
         raise ValueError("--time-zone goes with --cron or --exclude")
     return cast("Timing", said)

@@ -143,7 +143,7 @@ def update(
     json: AsJson = False,
 ) -> None:
     """Change what is said and nothing else; 'none' takes a time or span back."""
-    options = _options(dict(locals()))
+    options = _options(dict(locals()), has_rules=True)
     changes: dict[str, Any] = {"etag": etag, "allow_many": allow_many}
     if input is not None:
         given = read_input(input)
@@ -348,11 +348,11 @@ def _why_left_out(schedule: Schedule) -> str:
     return f"{why} — to have them all: {way}"
 
 
-def _options(said: dict[str, Any]) -> ScheduleOptions:
+def _options(said: dict[str, Any], *, has_rules: bool = False) -> ScheduleOptions:
     """What was said of the options of a schedule and its jobs."""
     from jobmesh.client.timing import TIMING
 
-    timing = flags.timing({key: said.get(key) for key in TIMING})
+    timing = flags.timing({key: said.get(key) for key in TIMING}, has_rules=has_rules)
     return cast("ScheduleOptions", {**timing, **per_job.job_options(said)})
 
 

@@ -12,7 +12,16 @@ from google.protobuf.message import Message
 from jobmesh.client.convert import to_datetime, to_job, to_schedule, to_timestamp
 from jobmesh.client.session import Session
 from jobmesh.client.submission import to_spec
-from jobmesh.client.timing import RULES, TIMING, ScheduleOptions, Timing, apply_timing, zone_of
+from jobmesh.client.timing import (
+    RULES,
+    TIMING,
+    ScheduleOptions,
+    Timing,
+    apply_move,
+    apply_timing,
+    moves,
+    zone_of,
+)
 from jobmesh.model import Backfill, ClockChange, Job, Schedule, SchedulePreview
 from jobmesh.options import EnqueueOptions, NewJob, new_job
 from jobmesh.v1 import enqueue_service_pb2 as pb
@@ -82,13 +91,12 @@ class AsyncSchedules:
 
         With `etag`, only if nobody changed it since. `allow_many` is asked for when the change
         makes many jobs at once. New cron rules are in the zone of the old ones, unless they say
-        another.
+        another; `time_zone` without new rules is the new zone of the old ones.
         """
         timing, job = _parted(changes)
         space = self._session.namespace(namespace)
         message = schedule_pb2.Schedule(name=name, etag=etag)
-        zone = await self._zone(name, space) if _lacks_zone(timing) else ""
-        paths = apply_timing(message, timing, zone) + _template_paths(job, input)
+        paths = await self._apply_timing(message, timing, space) + _template_paths(job, input)
         new, payload = NewJob("any", None if input is UNCHANGED else input, **job), Payload()
         if input is not UNCHANGED:
             payload = await self._session.payload(new, space)
@@ -100,13 +108,27 @@ class AsyncSchedules:
             allow_many=allow_many,
         )
         update = self._session.stub.UpdateSchedule
-        answer = await self._session.call(update, request, repeat=not etag)
+        answer = await self._session.call(update, request, repeat=not message.etag)
         return to_schedule(answer.schedule)
 
-    async def _zone(self, name: str, namespace: str) -> str:
+    async def _apply_timing(
+        self, message: schedule_pb2.Schedule, timing: Timing, namespace: str
+    ) -> list[str]:
+        """Fill in what changes, with what is known where it goes by that; the fields."""
+        if moves(timing):
+            known = await self._message(message.name, namespace)
+            # Its rules are said again, so nobody may have changed them since.
+            message.etag = message.etag or known.etag
+            return apply_move(message, timing, known)
+        if _lacks_zone(timing):
+            known = await self._message(message.name, namespace)
+            return apply_timing(message, timing, zone_of(known))
+        return apply_timing(message, timing)
+
+    async def _message(self, name: str, namespace: str) -> schedule_pb2.Schedule:
         found = await self.get(name, namespace=namespace)
         assert isinstance(found.message, schedule_pb2.Schedule)
-        return zone_of(found.message)
+        return found.message
 
     async def trigger(self, name: str, *, namespace: str | None = None) -> Job:
         """Makes one job now, whatever the time, a pause or an earlier run. Never sent twice."""

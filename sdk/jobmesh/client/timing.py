@@ -81,6 +81,28 @@ def apply_timing(message: Schedule, timing: Mapping[str, Any], zone: str = "") -
     return fields
 
 
+def moves(timing: Mapping[str, Any]) -> bool:
+    """Whether it names a zone, and no rules that take the place of those that are there."""
+    return "time_zone" in timing and not {"every", "phase", "cron"} & timing.keys()
+
+
+def apply_move(message: Schedule, timing: Mapping[str, Any], known: Schedule) -> list[str]:
+    """As `apply_timing`, with the cron rules of the `known` schedule in the zone that is named."""
+    zone = str(timing["time_zone"])
+    others = {keyword: timing[keyword] for keyword in timing.keys() - {"time_zone"}}
+    fields = apply_timing(message, others, zone)
+    for field in {"recurrences", "exclusions"} - set(fields):
+        rules = getattr(message, field)
+        rules.extend(getattr(known, field))
+        for rule in rules:
+            if rule.HasField("cron"):
+                rule.cron.time_zone = zone
+        fields.append(field)
+    if not any(rule.HasField("cron") for rule in (*message.recurrences, *message.exclusions)):
+        raise ValueError("it has no cron rules that a time zone could be of")
+    return fields
+
+
 def zone_of(message: Schedule) -> str:
     """The zone that its cron rules are in; ValueError if there are several."""
     rules = (rule for rule in (*message.recurrences, *message.exclusions) if rule.HasField("cron"))

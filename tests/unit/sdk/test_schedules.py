@@ -93,6 +93,31 @@ async def test_new_rules_of_a_schedule_stay_in_its_zone(
         await client.schedules.update("n", cron="0 4 * * *")
 
 
+async def test_a_zone_without_rules_is_the_new_zone_of_those_there_are(
+    client: AsyncClient, mesh: MemoryMesh
+) -> None:
+    rules = {"every": "6h", "cron": ["30 1 * * *", "0 9 * * *"], "exclude": "0 9 25 12 *"}
+    await client.schedules.create("n", "echo", **rules)  # type: ignore[arg-type]
+    stored = mesh.schedules["n"]
+    stored.etag = "now"
+    moved = await client.schedules.update("n", time_zone="Europe/Berlin", max_runs=3)
+    said = ["cron 30 1 * * * Europe/Berlin", "cron 0 9 * * * Europe/Berlin"]
+    assert moved.rules == ("every 21600s", *said)
+    assert mesh.schedules["n"].exclusions[0].cron.time_zone == "Europe/Berlin"
+    asked = mesh.calls["UpdateSchedule"][-1]
+    assert set(asked.update_mask.paths) == {"recurrences", "exclusions", "max_runs"}
+    assert asked.schedule.etag == "now"
+    await client.schedules.update("n", exclude="0 9 1 1 *", time_zone="Asia/Tokyo")
+    zones = {rule.cron.time_zone for rule in (*stored.recurrences[1:], *stored.exclusions)}
+    assert (zones, len(stored.exclusions)) == ({"Asia/Tokyo"}, 1)
+
+
+async def test_a_zone_alone_is_refused_where_no_rule_has_one(client: AsyncClient) -> None:
+    await client.schedules.create("n", "echo", every="5m")
+    with pytest.raises(ValueError, match="no cron rules that a time zone could be of"):
+        await client.schedules.update("n", time_zone="Europe/Berlin")
+
+
 OF_THE_JOBS = {
     "priority": 3,
     "labels": {"a": "b"},
@@ -166,6 +191,16 @@ def test_flags_that_were_not_given_say_nothing() -> None:
     assert timing({"end": "none", "jitter": "none"}) == {"end": None, "jitter": None}
     with pytest.raises(ValueError, match="--time-zone goes with"):
         timing({"every": "5m", "time_zone": "UTC"})
+    with pytest.raises(ValueError, match="--time-zone goes with"):
+        timing({"every": "5m", "time_zone": "UTC"}, has_rules=True)
+    with pytest.raises(ValueError, match="--time-zone goes with"):
+        timing({"time_zone": "UTC"})
+
+
+async def test_a_schedule_is_moved_to_another_zone(run: Run) -> None:
+    await run("schedule", "create", "nightly", "echo", "--cron", "30 1 * * *")
+    moved = await run("schedule", "update", "nightly", "--tz", "Europe/Berlin")
+    assert "30 1 * * * Europe/Berlin" in moved.out
 
 
 def test_a_strip_shows_where_the_runs_lie() -> None:
