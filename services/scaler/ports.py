@@ -129,9 +129,9 @@ class Driver(Protocol):
         """Compare what was started with all who are registered; cheap, called on every pass."""
         ...
 
-    def observe_others(self, types: Collection[str], workers: Collection[Worker]) -> int:
+    def observe_others(self, types: Collection[str], workers: Collection[Worker]) -> None:
         """The same of what was started for other types than these, whose pools are gone: who hangs
-        at its start is ended there too. How many have not registered yet.
+        at its start is ended there too.
         """
         ...
 

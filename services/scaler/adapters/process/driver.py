@@ -77,16 +77,13 @@ class ProcessDriver:
             lead=crew.lead,
         )
 
-    def observe_others(self, types: Collection[str], workers: Collection[Worker]) -> int:
+    def observe_others(self, types: Collection[str], workers: Collection[Worker]) -> None:
         here = [worker for worker in workers if worker.host == self._host]
-        starting = 0
         for type_ in self._crews.keys() - types:
             crew = self._crews[type_]
             crew.review(here, None)
-            starting += crew.starting
             if not crew.pids():
                 del self._crews[type_]
-        return starting
 
     async def grow(self, spec: PoolSpec, count: int) -> int:
         if spec.process is None:
