@@ -266,9 +266,10 @@ def _show(screen: Screen, pool: Pool) -> None:
 
 def _lines(pool: Pool) -> Iterator[tuple[str, str]]:
     spec, process = pool.spec, pool.spec.process
-    _, workers, desired, *_ = render.pool_row(pool)
+    moving = render.moving(pool)
+    workers = f"{pool.actual} ({moving})" if moving else str(pool.actual)
     yield "type", spec.type
-    yield "workers", f"{workers}, desired {desired}"
+    yield "workers", f"{workers}, desired {pool.desired}"
     yield "why", pool.decision.explanation or "no decision yet"
     yield "min", str(spec.min_workers)
     yield "max", str(spec.max_workers or MAX_WORKERS)

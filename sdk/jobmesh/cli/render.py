@@ -246,18 +246,20 @@ POOL_COLUMNS = ("TYPE", "WORKERS", "DESIRED", "BOUNDS", "BACKLOG", "WHY")
 
 
 def pool_row(pool: Pool) -> tuple[str | Text, ...]:
-    extra = [
-        f"{n} {word}" for n, word in ((pool.starting, "starting"), (pool.draining, "draining"))
-    ]
-    moving = ", ".join(text for text in extra if not text.startswith("0 "))
     return (
         pool.spec.type,
-        f"{pool.actual}" + (f" ({moving})" if moving else ""),
+        str(pool.actual),
         str(pool.desired),
         f"{pool.spec.min_workers}..{pool.spec.max_workers or 4}",
         str(pool.decision.backlog),
-        pool.decision.explanation,
+        "; ".join(text for text in (moving(pool), pool.decision.explanation) if text),
     )
+
+
+def moving(pool: Pool) -> str:
+    """Which of its workers come and go."""
+    numbers = ((pool.starting, "starting"), (pool.draining, "draining"))
+    return ", ".join(f"{number} {word}" for number, word in numbers if number)
 
 
 SHARD_COLUMNS = ("SHARD", "HEALTH", "STATE", "BUCKETS", "PROBE", "LAST ERROR")

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
 #: In a pipe nothing is wrapped or cut: columns are as wide as what stands in them.
 PIPE_WIDTH = 10_000
 ID_WIDTH = 36
 #: Columns of prose: on a narrow terminal they take several lines instead of being cut.
 WRAPPED = ("NOTE", "WHY", "FAILURE", "LAST ERROR")
+#: Prose with less room than this is no pleasure to read.
+READABLE = 24
+GAP = 2
+#: The least that is left of a first column.
+SHORTEST = 8
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -100,11 +106,15 @@ class Screen:
         """Something beside the result."""
         self.err.print(*parts, style=style)
 
-    def table(
-        self, columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]]
-    ) -> None:
-        """A table without frame; the same in a pipe, so that it can be cut and grepped."""
-        self.show(table(columns, rows))
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str | Text | None]]) -> None:
+        """A table without frame; the same in a pipe, so that it can be cut and grepped. Prose that
+        has no room beside the other columns of a terminal stands below them.
+        """
+        cells = [[cell or "" for cell in row] for row in rows]
+        if lacks_room(columns, cells, self.out.width):
+            self.show(stack(columns, cells, self.out.width))
+        else:
+            self.show(table(columns, cells))
 
     def show(self, renderable: RenderableType) -> None:
         """A result made by rich, without the blanks it fills lines up with."""
@@ -114,12 +124,57 @@ class Screen:
         self.text("\n".join(line.rstrip() for line in lines))
 
 
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]]
-) -> RenderableType:
+Cells = Sequence[Sequence["str | Text"]]
+
+
+def lacks_room(columns: Sequence[str], rows: Cells, width: int) -> bool:
+    """Whether so wide a terminal has too little left for the prose of a table."""
+    rest = [at for at, column in enumerate(columns) if column not in WRAPPED]
+    prose = [at for at, column in enumerate(columns) if column in WRAPPED]
+    wanted = sum(min(READABLE, size) for size in _widths(columns, rows, prose))
+    taken = sum(size + GAP for size in _widths(columns, rows, rest))
+    return any(row[at] for row in rows for at in prose) and taken + wanted > width
+
+
+def _widths(columns: Sequence[str], rows: Cells, places: Sequence[int]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [max(cell_len(str(row[at])) for row in (columns, *rows)) for at in places]
+
+
+def stack(columns: Sequence[str], rows: Cells, width: int) -> RenderableType:
+    """A table of the columns that are no prose; that of each row stands below it."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    rest = [at for at, column in enumerate(columns) if column not in WRAPPED]
+    sizes = _widths(columns, rows, rest)
+    # What is too much goes from the first column: the others are numbers, and short.
+    over = sum(size + GAP for size in sizes) - GAP - width
+    least = ID_WIDTH if columns[0] == "ID" else SHORTEST
+    sizes[0] = max(min(least, sizes[0]), sizes[0] - max(0, over))
+    parts: list[RenderableType] = [_line([columns[at] for at in rest], sizes, "bold")]
+    for row in rows:
+        parts.append(_line([row[at] for at in rest], sizes))
+        prose = (row[at] for at in range(len(columns)) if at not in rest and row[at])
+        parts.extend(Padding(text, (0, 0, 0, GAP)) for text in prose)
+    return Group(*parts)
+
+
+def _line(cells: Sequence[str | Text], sizes: Sequence[int], style: str = "") -> RenderableType:
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made = Table(box=None, pad_edge=False, show_header=False, padding=(0, GAP, 0, 0))
+    for size in sizes:
+        made.add_column(width=size, no_wrap=True, overflow="ellipsis", style=style)
+    made.add_row(*cells)
+    return made
+
+
+def table(columns: Sequence[str], rows: Cells) -> RenderableType:
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column in columns:
         wraps = column in WRAPPED
         made.add_column(
