@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,29 +58,32 @@ def shard_dsn(servers: TestServers) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def shard_template(servers: TestServers) -> Iterator[str]:
-    """The name of a database that is a migrated shard `s0`, to make others like it."""
+def shard_templates(servers: TestServers) -> Iterator[list[str]]:
+    """The names of databases that are migrated shards `s0`, `s1` and `s2`, to make others like
+    them: a copy takes a quarter of the time of the migrations.
+    """
     from services.mesh.store.postgres import PostgresShard
 
-    name = f"template_{uuid.uuid4().hex[:8]}"
-    with _databases(servers.postgres(), [name]) as dsns:
-        asyncio.run(PostgresShard("s0", dsns[0]).migrate())
-        yield name
+    names = [f"template_{index}_{uuid.uuid4().hex[:8]}" for index in range(SHARDS)]
+    with _databases(servers.postgres(), names) as dsns:
+        for index, dsn in enumerate(dsns):
+            asyncio.run(PostgresShard(f"s{index}", dsn).migrate())
+        yield names
 
 
 @pytest.fixture
-def migrated_dsn(servers: TestServers, shard_template: str) -> Iterator[str]:
-    """A fresh shard `s0` for this test: a copy takes a quarter of the time of the migrations."""
+def migrated_dsn(servers: TestServers, shard_templates: list[str]) -> Iterator[str]:
+    """A fresh shard `s0` for this test."""
     names = [f"t_{uuid.uuid4().hex[:12]}"]
-    with _databases(servers.postgres(), names, shard_template) as dsns:
+    with _databases(servers.postgres(), names, shard_templates) as dsns:
         yield dsns[0]
 
 
 @pytest.fixture
-def shard_dsns(servers: TestServers) -> Iterator[list[str]]:
-    """Three fresh, empty databases for this test."""
+def shard_dsns(servers: TestServers, shard_templates: list[str]) -> Iterator[list[str]]:
+    """Fresh shards `s0`, `s1` and `s2` for this test."""
     names = [f"t_{uuid.uuid4().hex[:12]}_{index}" for index in range(SHARDS)]
-    with _databases(servers.postgres(), names) as dsns:
+    with _databases(servers.postgres(), names, shard_templates) as dsns:
         yield dsns
 
 
@@ -150,28 +154,30 @@ class _databases:  # noqa: N801 - reads as a function: `with _databases(...) as 
         self,
         admin_dsn: str,
         names: list[str],
-        template: str = "template1",
+        templates: Iterable[str] = (),
     ) -> None:
         self._dsn = admin_dsn
         self._names = names
-        self._template = template
+        self._templates = chain(templates, repeat("template1"))
 
     def __enter__(self) -> list[str]:
-        self._each('CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        # File by file it takes half as long as through the log, and so does its end.
+        copy = 'CREATE DATABASE "{}" TEMPLATE "{}" STRATEGY file_copy'
+        self._execute(map(copy.format, self._names, self._templates))
         return [_with_database(self._dsn, name) for name in self._names]
 
     def __exit__(self, *_: object) -> None:
-        self._each('DROP DATABASE "{name}" WITH (FORCE)')
+        self._execute(map('DROP DATABASE "{}" WITH (FORCE)'.format, self._names))
 
-    def _each(self, statement: str) -> None:
+    def _execute(self, statements: Iterable[str]) -> None:
         """On a connection of its own: a test that runs out of time in the middle of a statement
         would leave one that no other test can use.
         """
         import psycopg
 
         with psycopg.connect(self._dsn, autocommit=True) as admin:
-            for name in self._names:
-                admin.execute(statement.format(name=name, template=self._template).encode())
+            for statement in statements:
+                admin.execute(statement.encode())
 
 
 def _with_database(dsn: str, name: str) -> str:

@@ -20,9 +20,9 @@ from services.mesh.errors import (
     ResumeTokenInvalid,
 )
 from services.mesh.testing.waiting import eventually
+from tests.integration.orchestrator_rig import block, unblock
 from tests.integration.parts import served
 from tests.integration.test_enqueue import desk  # noqa: F401 - the fixture
-from tests.integration.test_orchestrator import block, unblock
 
 # ruff: noqa: F811
 

@@ -8,16 +8,23 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.mesh.errors import InvalidField, ShardNotFound
 from services.mesh.testing.waiting import eventually
-from tests.integration.test_orchestrator import new_job, stand  # noqa: F401 - the fixture
+from tests.integration.orchestrator_rig import new_job
+from tests.integration.parts import orchestrator
 
 
-async def page(stand, shard: str, after=None, **given) -> pb.ListShardEventsResponse:  # noqa: F811
+@pytest.fixture
+async def stand(shard_dsns, nats_url, etcd_endpoint, unique_prefix):
+    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as running:
+        yield running
+
+
+async def page(stand, shard: str, after=None, **given) -> pb.ListShardEventsResponse:
     return await stand.stub.ListShardEvents(
         pb.ListShardEventsRequest(shard=shard, after=after, **given)
     )
 
 
-async def test_a_reader_begins_at_the_end_and_then_sees_what_is_new(stand):  # noqa: F811
+async def test_a_reader_begins_at_the_end_and_then_sees_what_is_new(stand):
     (old,) = await stand.put(new_job(key="k1"))
     shard = old.job.shard
     begin = await page(stand, shard)
@@ -29,7 +36,7 @@ async def test_a_reader_begins_at_the_end_and_then_sees_what_is_new(stand):  # n
     assert not (await page(stand, shard, news.next)).events
 
 
-async def test_pages_select_by_tenant_and_type(stand):  # noqa: F811
+async def test_pages_select_by_tenant_and_type(stand):
     begins = {name: (await page(stand, name)).next for name in stand.stores}
     results = await stand.put(new_job("echo"), new_job("other"))
     shard = results[0].job.shard
@@ -43,7 +50,7 @@ async def test_pages_select_by_tenant_and_type(stand):  # noqa: F811
         assert [e.event.type for e in found.events] == expected
 
 
-async def test_a_transaction_that_is_still_open_is_not_passed(stand, shard_dsns):  # noqa: F811
+async def test_a_transaction_that_is_still_open_is_not_passed(stand, shard_dsns):
     """The order of transactions is that of their beginning: later ones wait for an open one."""
     shard, dsn = "s0", shard_dsns[0]
     begin = (await page(stand, shard)).next
@@ -57,19 +64,19 @@ async def test_a_transaction_that_is_still_open_is_not_passed(stand, shard_dsns)
     await eventually(lambda: _has(stand, shard, during.next, job.id))
 
 
-async def test_a_shard_nobody_knows_and_bad_positions_are_refused(stand):  # noqa: F811
+async def test_a_shard_nobody_knows_and_bad_positions_are_refused(stand):
     with pytest.raises(ShardNotFound):
         await page(stand, "nowhere")
     with pytest.raises(InvalidField):
         await page(stand, "s0", pb.EventPosition(xid=-1))
 
 
-async def _has(stand, shard, after, job_id) -> bool:  # noqa: F811
+async def _has(stand, shard, after, job_id) -> bool:
     """Soon, not at once: the shard's own housekeeping has transactions too."""
     return [e.event.job_id for e in (await page(stand, shard, after)).events] == [job_id]
 
 
-async def _stored_on(stand, shard: str):  # noqa: F811
+async def _stored_on(stand, shard: str):
     for number in range(1000):
         (result,) = await stand.put(new_job(key=f"key-{number}"))
         if result.job.shard == shard:
