@@ -39,10 +39,13 @@ def watch(desk, token: str = "", **filter_) -> object:
 
 
 async def begun(call) -> tuple[list[job_pb2.Job], str]:
-    """The snapshot, and the token that ends it."""
+    """The snapshot, and the token that ends it. A heartbeat that comes while a shard is slow has
+    none: who went on with that would begin anew.
+    """
     jobs = []
-    while (response := await call.read()).WhichOneof("message") == "snapshot":
-        jobs.append(response.snapshot)
+    while not (response := await call.read()).resume_token:
+        if response.HasField("snapshot"):
+            jobs.append(response.snapshot)
     assert response.WhichOneof("message") == "heartbeat"
     return jobs, response.resume_token
 
