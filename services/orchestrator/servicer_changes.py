@@ -14,6 +14,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from services.mesh.errors import InvalidField, MeshError, OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs.ids import bucket_of
 from services.mesh.jobs.model import JobFilter
+from services.mesh.rpc.interceptors.errors import is_repeated
 from services.mesh.rpc.items import to_item_error
 from services.mesh.store.answers import JobChange
 from services.mesh.wire.jobs import filter_from_proto
@@ -22,8 +23,6 @@ from services.orchestrator import convert
 from services.orchestrator.app.changes import Changes, Redriven
 from services.orchestrator.app.schedules import Schedules
 
-#: What gRPC says of calls that it sends again.
-_REPEATED = "grpc-previous-rpc-attempts"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -66,7 +65,7 @@ class ChangeCalls:
         ids = [convert.job_id_from(text, f"job_ids[{n}]") for n, text in enumerate(request.job_ids)]
         wishes = _wishes(ids, request.new_job_ids)
         results = await self._changes.redrive(ids, request.namespace, request.traceparent, wishes)
-        if _is_repeated(context):
+        if is_repeated(context):
             results = [_left_open(result) for result in results]
         return pb.RedriveJobsResponse(results=[_redrive_result(result) for result in results])
 
@@ -121,11 +120,6 @@ class ChangeCalls:
 
 def _before(given: str) -> UUID | None:
     return convert.job_id_from(given, "before_job_id") if given else None
-
-
-def _is_repeated(context: Context) -> bool:
-    """Whether the channel sends this call again: nobody knows what became of it the first time."""
-    return any(name == _REPEATED for name, _ in context.invocation_metadata() or ())
 
 
 def _left_open(result: Redriven | MeshError) -> Redriven | MeshError:

@@ -19,11 +19,13 @@ from services.mesh.errors import (
     InvalidField,
     JobNotFound,
     OutcomeUnknown,
+    Overloaded,
     PageTokenInvalid,
     ShardUnavailable,
 )
 from services.mesh.jobs.ids import BUCKETS, bucket_of, new_job_id
 from services.mesh.jobs.model import JobFilter
+from services.mesh.rpc.interceptors.admission import Admission
 from services.mesh.testing.waiting import eventually
 from services.orchestrator.app import changes
 from tests.integration.test_enqueue import Desk, desk, rows  # noqa: F401
@@ -236,6 +238,30 @@ async def test_a_retry_that_is_asked_again_in_vain_is_not_denied(desk, monkeypat
     tries.append(())  # what is sent once, and finds the shard away, says so
     with pytest.raises(ShardUnavailable):
         await desk.stub.RetryJob(pb.RetryJobRequest(job_id=first.id))
+
+
+async def test_a_retry_that_is_asked_again_and_turned_away_is_not_denied(desk, monkeypatch):
+    """Its first answer is lost, and the Orchestrator has no room when Enqueue asks once more."""
+    first = await cancelled(desk)
+    redrive, enter, made = changes.Changes.redrive, Admission.enter, []
+
+    async def unheard(self, *args):
+        made.extend(await redrive(self, *args))
+        raise ShardUnavailable(first.shard)
+
+    def full(self, share=1.0):
+        enter(self, share)
+        if made:
+            raise Overloaded("no room")
+
+    monkeypatch.setattr(changes.Changes, "redrive", unheard)
+    monkeypatch.setattr(Admission, "enter", full)
+    with pytest.raises(OutcomeUnknown):
+        await desk.stub.RetryJob(pb.RetryJobRequest(job_id=first.id))
+    with pytest.raises(Overloaded):  # what is sent once, and finds no room, says so
+        await desk.stub.RetryJob(pb.RetryJobRequest(job_id=first.id))
+    made.clear()
+    assert await rows(desk) == 2
 
 
 async def test_ids_for_new_jobs_that_belong_elsewhere_are_refused(desk):

@@ -16,6 +16,7 @@ from services.mesh.errors import (
     InternalError,
     MeshError,
     OutcomeUnknown,
+    Overloaded,
 )
 from services.mesh.rpc.errors import DETAILS_KEY, from_rpc_error, grpc_code, to_status
 from services.mesh.rpc.interceptors.method import Call
@@ -23,7 +24,8 @@ from services.mesh.telemetry.tracing import trace_id_of
 
 log = logging.getLogger("services.mesh.rpc")
 
-
+#: Comes with a call that the channel sends again by itself, as it does with idempotent ones.
+_REPEATED = "grpc-previous-rpc-attempts"
 #: How the names of methods begin that change nothing.
 _READS = (
     "Count",
@@ -45,8 +47,10 @@ def explained(call: Call, error: BaseException) -> MeshError:
     if isinstance(error, asyncio.CancelledError):
         # What the handler waited for was cancelled under it, as the end of the process does. A
         # write may have been carried out by then.
-        reads = call.method.name.startswith(_READS)
-        return Draining() if reads else OutcomeUnknown("unknown")
+        return Draining() if _reads(call) else OutcomeUnknown("unknown")
+    if isinstance(error, Overloaded) and not _reads(call) and is_repeated(call.context):
+        # That this try was turned away does not say what became of the one before it.
+        return OutcomeUnknown("unknown")
     if isinstance(error, MeshError) and error.code is not Code.UNKNOWN:
         return error
     if isinstance(error, TimeoutError):
@@ -61,6 +65,15 @@ def explained(call: Call, error: BaseException) -> MeshError:
     }
     log.error("%s failed", call.method.name, exc_info=error, extra=extra)
     return InternalError(correlation_id)
+
+
+def is_repeated(context: Any) -> bool:
+    """Whether the channel sends this call again: nobody knows what became of it the first time."""
+    return any(name == _REPEATED for name, _ in context.invocation_metadata() or ())
+
+
+def _reads(call: Call) -> bool:
+    return call.method.name.startswith(_READS)
 
 
 async def abort(context: Any, error: MeshError) -> NoReturn:
