@@ -10,7 +10,8 @@
 * **Coalesces.** Single calls that arrive while a batch is under way form the next batch by
   themselves. A lone call goes at once; nobody ever waits for a batch to fill. They travel to the
   Orchestrator over one open call where there is one: see `adapters.put_line`. Small batches of one
-  namespace travel together in the same way: see `adapters.company`.
+  namespace travel together in the same way: see `adapters.company`. Only a namespace that sends
+  more than its quota's rate waits, a fifth of a second at most: see `domain.quotas`.
 * **Streams.** An EnqueueStream is read only as fast as the shards write: a bounded number of
   items is read and not acknowledged, in each stream and in all together. See `app.stream`.
 * **Chains.** Items of one batch may wait for earlier ones. They are stored in rounds: those that

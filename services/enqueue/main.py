@@ -11,7 +11,7 @@ from jobmesh.v1.enqueue_service_pb2_grpc import add_EnqueueServiceServicer_to_se
 from jobmesh.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
 from services.enqueue import convert
-from services.enqueue.adapters.company import Company
+from services.enqueue.adapters.company import Company, Singles
 from services.enqueue.adapters.jobs import BusHints, BusProgress, OrchestratorSource
 from services.enqueue.adapters.logs import MeshLogs, Workers
 from services.enqueue.adapters.order import BusBell, OrchestratorOrder
@@ -19,7 +19,6 @@ from services.enqueue.adapters.orphans import EtcdTurns, OrchestratorOrphans
 from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.adapters.submitting import Submitter
 from services.enqueue.adapters.surroundings import EtcdSurroundings
-from services.enqueue.app.coalescing import Coalescer
 from services.enqueue.app.collecting import Collector, Shelf
 from services.enqueue.app.filter_hub import FilterHub
 from services.enqueue.app.gate import Gate
@@ -136,11 +135,12 @@ async def build(config: EnqueueConfig, process: Process) -> None:
     line = None if process.tracing.enabled else process.add(PutLine(orchestrator, process.tasks))
     turnstile = Turnstile(config.storing_jobs, metrics=process.metrics)
     submitter = Submitter(orchestrator, turnstile, line)
+    gate = _gate(config, process)
     server = Server.from_config(process, config)
     desk = Desk(
         orchestrator=orchestrator,
-        put=Company(submitter.put_brief, process.tasks).put,
-        coalescer=Coalescer(submitter.put, process.tasks, size=orchestrator_pb.NewJob.ByteSize),
+        put=Company(submitter.put_brief, process.tasks, gate).put,
+        put_one=Singles(submitter.put, process.tasks, gate).put,
         types=types,
         settings=settings,
         settings_store=TypeSettingsStore(EtcdRegistry(etcd), Keys(config.etcd_prefix)),
@@ -157,7 +157,7 @@ async def build(config: EnqueueConfig, process: Process) -> None:
         surroundings=EtcdSurroundings(EtcdRegistry(etcd), Keys(config.etcd_prefix)),
         filter_watches=filter_watches,
         room=Room(config.admitted_bytes, config.admitted_jobs),
-        gate=_gate(config, process),
+        gate=gate,
         drain=process.drain,
         rules=server.rules,
         clock=clock,

@@ -4,6 +4,9 @@ What a put costs the mesh depends little on how many jobs it has: thirty callers
 cost it thirty times what one with three hundred does. So the batches that come while others of
 their namespace are under way become one put (see `app.coalescing`). Namespaces stay apart, for they
 take turns at the turnstile; and a large batch goes as it is.
+
+Single calls of all namespaces are one company, but for those of a namespace that sends more than
+its rate: it has a pace of its own (see `domain.quotas`), for which nobody else shall wait.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from functools import partial
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.app.coalescing import MOST_JOBS, Coalescer
+from services.enqueue.app.lanes import Lanes, Pace
 from services.enqueue.convert import Submitted
 from services.mesh.runtime import Tasks
 
 Put = Callable[[pb.PutJobsRequest], Awaitable[list[Submitted]]]
+#: The namespace whose jobs these are, if they all are of one.
+PutSingles = Callable[[str, Sequence[pb.NewJob]], Awaitable[Sequence[pb.PutJobResult]]]
 
 #: A batch of so many jobs gains little by company.
 LARGE = MOST_JOBS // 2
@@ -26,36 +32,44 @@ LARGE = MOST_JOBS // 2
 class Company:
     """One per process: puts batches, each of one namespace."""
 
-    def __init__(self, put: Put, tasks: Tasks) -> None:
-        self._put, self._tasks = put, tasks
-        #: By namespace; only of those that have something under way.
-        self._lanes: dict[str, Coalescer[pb.PutJobsRequest, list[Submitted]]] = {}
+    def __init__(self, put: Put, tasks: Tasks, pace: Pace) -> None:
+        self._put = put
+        self._lanes: Lanes[pb.PutJobsRequest, list[Submitted]] = Lanes(
+            self._send, tasks, pace, size=pb.PutJobsRequest.ByteSize, jobs=count_of
+        )
 
     async def put(self, request: pb.PutJobsRequest) -> list[Submitted]:
         """An id or an error per job, in order. All are of one namespace."""
         if count_of(request) >= LARGE:
             return await self._put(request)
-        namespace = namespace_of(request)
-        lane = self._lanes.get(namespace)
-        if lane is None:
-            lane = self._lanes[namespace] = Coalescer(
-                self._send,
-                self._tasks,
-                size=pb.PutJobsRequest.ByteSize,
-                jobs=count_of,
-                on_idle=partial(self._close, namespace),
-            )
-        return await lane.submit(request)
+        return await self._lanes.submit(namespace_of(request), request)
 
-    def _close(self, namespace: str) -> None:
-        self._lanes.pop(namespace, None)
-
-    async def _send(self, requests: Sequence[pb.PutJobsRequest]) -> list[list[Submitted]]:
+    async def _send(
+        self, namespace: str, requests: Sequence[pb.PutJobsRequest]
+    ) -> list[list[Submitted]]:
         if len(requests) == 1:
             return [await self._put(requests[0])]
         request, places = joined(requests)
         outcomes = await self._put(request)
         return [[outcomes[place] for place in own] for own in places]
+
+
+class Singles:
+    """One per process: puts jobs that come one by one."""
+
+    def __init__(self, put: PutSingles, tasks: Tasks, pace: Pace) -> None:
+        self._pace = pace
+        size = pb.NewJob.ByteSize
+        self._together: Coalescer[pb.NewJob, pb.PutJobResult] = Coalescer(
+            partial(put, ""), tasks, size=size
+        )
+        self._apart: Lanes[pb.NewJob, pb.PutJobResult] = Lanes(put, tasks, pace, size=size)
+
+    async def put(self, job: pb.NewJob) -> pb.PutJobResult:
+        """What became of the job."""
+        if self._pace.is_spent(job.namespace):
+            return await self._apart.submit(job.namespace, job)
+        return await self._together.submit(job)
 
 
 def count_of(request: pb.PutJobsRequest) -> int:

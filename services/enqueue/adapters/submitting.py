@@ -42,10 +42,12 @@ class Submitter:
     ) -> None:
         self._orchestrator, self._turnstile, self._line = orchestrator, turnstile, line
 
-    async def put(self, jobs: Sequence[pb.NewJob]) -> Sequence[pb.PutJobResult]:
-        """One result per job, in order. They came one by one, and may be of many namespaces."""
+    async def put(self, namespace: str, jobs: Sequence[pb.NewJob]) -> Sequence[pb.PutJobResult]:
+        """One result per job, in order. They came one by one; if they may be of many namespaces,
+        that is empty.
+        """
         request = pb.PutJobsRequest(jobs=jobs)
-        async with self._turnstile.passing("", len(jobs)):
+        async with self._turnstile.passing(namespace, len(jobs)):
             line = self._line.taken(request.ByteSize()) if self._line is not None else None
             send = self._orchestrator.PutJobs if line is None else line.put
             return (await self._send(send(request))).results

@@ -62,7 +62,8 @@ class Coalescer(Generic[T, R]):
 
     No batch has more than `most` jobs (of which an item is one, unless `jobs` says how many it is),
     nor more than `most_bytes`, by `size`, unless it is one item. An error of a batch is the error
-    of each of its items. A caller that goes away does not hurt the others of its batch.
+    of each of its items. A caller that goes away does not hurt the others of its batch. What is
+    not a full batch waits as long as `pause` says.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class Coalescer(Generic[T, R]):
         most_bytes: int = MOST_BYTES,
         under_way: int = 4,
         hangs: float = HANGS_SECONDS,
+        pause: Callable[[], float] = lambda: 0.0,
+        on_begin: Callable[[], None] = lambda: None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._send, self._tasks, self._size_of = send, tasks, size
@@ -85,7 +88,7 @@ class Coalescer(Generic[T, R]):
         #: Batches that hang, beside those under way.
         self._hanging = 0
         self._hangs: Overdue[_Way] = Overdue(hangs, self._pass_by)
-        self._on_idle = on_idle
+        self._pause, self._on_begin, self._on_idle = pause, on_begin, on_idle
         self._size = 0.0
         self._expected = 0
         self._seconds = 0.0
@@ -132,6 +135,8 @@ class Coalescer(Generic[T, R]):
 
     def _hold_seconds(self) -> float:
         """How long the next batch waits for more; 0: not at all."""
+        if (pause := self._pause()) > 0 and not self._is_full():
+            return pause
         if self._size < MANY:
             return 0.0
         if self._under_way:
@@ -159,6 +164,7 @@ class Coalescer(Generic[T, R]):
         count = len(batch)
         if self._size >= MANY and not self._under_way:
             self._patience.went(count, count if full else min(self._most, self._expected))
+        self._on_begin()
         self._free -= 1
         self._under_way += 1
         self._size = MEMORY * self._size + (1 - MEMORY) * count

@@ -7,6 +7,8 @@ instead: its sender notices by the connection being full.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import cache
 from types import TracebackType
 from weakref import WeakValueDictionary
 
@@ -20,10 +22,11 @@ from services.mesh.telemetry.metrics import Metrics
 class Guest:
     """The jobs of one call, let in for the length of a block."""
 
-    __slots__ = ("_gate", "jobs", "namespace", "size")
+    __slots__ = ("_gate", "jobs", "measure", "namespace", "size")
 
-    def __init__(self, gate: Gate, namespace: str, jobs: int, size: int) -> None:
-        self._gate, self.namespace, self.jobs, self.size = gate, namespace, jobs, size
+    def __init__(self, gate: Gate, namespace: str, jobs: int, measure: Callable[[], int]) -> None:
+        self._gate, self.namespace, self.jobs = gate, namespace, jobs
+        self.measure, self.size = measure, 0
 
     def __enter__(self) -> None:
         self._gate.enter(self)
@@ -43,17 +46,22 @@ class Gate:
     def __init__(self, quotas: Quotas, work: WorkLimit, clock: Clock, metrics: Metrics) -> None:
         self._quotas, self._work, self._clock = quotas, work, clock
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._refused = metrics.counter(
+        refused = metrics.counter(
             "refused_jobs", "Jobs that were not let in, by reason.", ("reason",)
         )
+        #: By reason, looked up once: there may be a flood of them.
+        self._refused = cache(refused.labels)
 
-    def admitted(self, namespace: str, jobs: int, size: int) -> Guest:
-        """The jobs of one call, until it is answered; ResourceExhausted if they are too many."""
-        return Guest(self, namespace, jobs, size)
+    def admitted(self, namespace: str, jobs: int, measure: Callable[[], int]) -> Guest:
+        """The jobs of one call, until it is answered; ResourceExhausted if they are too many. Their
+        bytes are measured only if the quota lets them in: it refuses far more often.
+        """
+        return Guest(self, namespace, jobs, measure)
 
     def enter(self, guest: Guest) -> None:
         try:
             self._quotas.take(guest.namespace, guest.jobs, self._clock.monotonic())
+            guest.size = guest.measure()
             self._work.take(guest.jobs, guest.size)
         except ResourceExhausted as error:
             self._count_refused(guest, error)
@@ -65,9 +73,21 @@ class Gate:
             self._count_refused(guest, error)
 
     def _count_refused(self, guest: Guest, error: ResourceExhausted) -> None:
-        self._refused.labels(error.reason).inc(guest.jobs)
+        self._refused(error.reason).inc(guest.jobs)
         if isinstance(error, Overloaded):  # here or at an Orchestrator: nothing was stored
             self._quotas.give_back(guest.namespace, guest.jobs)
+
+    def is_spent(self, namespace: str) -> bool:
+        """Whether the namespace has sent more than its rate lately, and is stored with pauses."""
+        return self._quotas.is_spent(namespace, self._clock.monotonic())
+
+    def pause(self, namespace: str) -> float:
+        """Seconds until the next put of what was let in of the namespace; 0: it may go."""
+        return self._quotas.pause(namespace, self._clock.monotonic())
+
+    def went(self, namespace: str) -> None:
+        """A put of the namespace is on its way."""
+        self._quotas.put(namespace, self._clock.monotonic())
 
     async def paced(self, namespace: str, jobs: int) -> None:
         """Return when the jobs of a stream fit into the quota of its namespace: one stream after

@@ -12,6 +12,12 @@ waited long enough goes as soon as nothing is owed, and owes what is missing:
 * A call with several jobs that is refused waits at its caller's, and nobody knows whether it will
   be back. Its size is noted (`Refused`), and the next of that size stands for it: it goes after
   `CALL_PATIENCE` times as long. A quarter of the rate goes this way at most.
+
+What was let in costs all others something, too, and a burst in many small calls is many puts at
+once. So who has spent a fifth of its burst, and thus sends more than its rate, is stored in few
+puts with a pause between them. It waits for a fifth of a second at most; and if that makes it
+slower than its rate, its bucket fills, and it waits no more. Who sends no more than its rate has a
+full bucket, and is stored at once.
 """
 
 from __future__ import annotations
@@ -29,6 +35,10 @@ PATIENCE = 2.0
 CALL_PATIENCE = 4.0
 #: A call that is not back so many seconds after twice the time it was told is not waited for.
 LATE_SECONDS = 1.0
+#: Of a burst, what is left when its namespace begins to be stored with pauses.
+SPENT = 0.8
+#: Seconds from one put of such a namespace to the next.
+PAUSE_SECONDS = 0.2
 #: Namespaces whose buckets are remembered. One that is forgotten begins with a full bucket.
 MOST_BUCKETS = 10_000
 
@@ -92,11 +102,12 @@ class Refused:
 class Bucket:
     """The tokens of one namespace; below zero while it owes some."""
 
-    __slots__ = ("_at", "_rate", "_refused", "_tokens")
+    __slots__ = ("_at", "_put_at", "_rate", "_refused", "_tokens")
 
     def __init__(self, rate: Rate, now: float) -> None:
         self._rate, self._tokens, self._at = rate, rate.burst, now
         self._refused = Refused()
+        self._put_at = float("-inf")
 
     def call(self, count: int, now: float) -> float:
         """Take them for a call; else the seconds after which it shall come back."""
@@ -125,6 +136,19 @@ class Bucket:
 
     def take(self, count: int) -> None:
         self._tokens -= count
+
+    def is_spent(self, now: float) -> bool:
+        """Whether it was used faster than it fills, for long enough."""
+        self._fill(now)
+        return self._tokens < SPENT * self._rate.burst
+
+    def pause(self, now: float) -> float:
+        """Seconds until the next put of what was let in; 0: it may go."""
+        return max(0.0, self._put_at + PAUSE_SECONDS - now) if self.is_spent(now) else 0.0
+
+    def put(self, now: float) -> None:
+        """Some of what was let in is on its way."""
+        self._put_at = now
 
     def is_full(self, now: float) -> bool:
         self._fill(now)
@@ -166,6 +190,21 @@ class Quotas:
 
     def is_bounded(self, namespace: str) -> bool:
         return self._rate(namespace) is not None
+
+    def is_spent(self, namespace: str, now: float) -> bool:
+        """Whether the namespace is stored with pauses now."""
+        bucket = self._buckets.get(namespace)
+        return bucket is not None and bucket.is_spent(now)
+
+    def pause(self, namespace: str, now: float) -> float:
+        """Seconds until the next put of what was let in of the namespace; 0: it may go."""
+        bucket = self._buckets.get(namespace)
+        return 0.0 if bucket is None else bucket.pause(now)
+
+    def put(self, namespace: str, now: float) -> None:
+        """Some of what was let in of the namespace is on its way."""
+        if (bucket := self._buckets.get(namespace)) is not None:
+            bucket.put(now)
 
     def give_back(self, namespace: str, count: int) -> None:
         """They were taken for jobs that were refused for another reason."""

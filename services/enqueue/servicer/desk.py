@@ -12,7 +12,6 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, orchestrator_service_pb2, type_settings_pb2
 
 from services.enqueue import convert
-from services.enqueue.app.coalescing import Coalescer
 from services.enqueue.app.filter_hub import FilterHub
 from services.enqueue.app.gate import Gate
 from services.enqueue.app.inputs import Inputs, Outputs
@@ -60,7 +59,7 @@ class Desk:
 
     orchestrator: Orchestrator
     put: Callable[[PutJobsRequest], Awaitable[Sequence[convert.Submitted]]]
-    coalescer: Coalescer[convert.NewJob, PutJobResult]
+    put_one: Callable[[convert.NewJob], Awaitable[PutJobResult]]
     types: KnownTypes
     settings: RegistryMirror[type_settings_pb2.TypeSettings]
     settings_store: TypeSettingsStore

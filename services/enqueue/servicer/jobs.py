@@ -31,9 +31,9 @@ class JobCalls:
     async def Enqueue(self, request: pb.EnqueueRequest, context: Context) -> pb.EnqueueResponse:
         self._desk.check(request)
         namespace = convert.namespace_of(request.namespace)
-        with self._desk.gate.admitted(namespace, 1, request.ByteSize()):
+        with self._desk.gate.admitted(namespace, 1, request.ByteSize):
             submitted = await self._desk.admit(namespace, request.job, request.idempotency_key)
-            result = await self._desk.coalescer.submit(submitted)
+            result = await self._desk.put_one(submitted)
         job = convert.stored_job(submitted, result)
         # Whoever holds the key was not necessarily submitted like this.
         other = result.existing and bool(submitted.spec.unique_key)
@@ -45,7 +45,7 @@ class JobCalls:
         self, request: pb.EnqueueBatchRequest, context: Context
     ) -> pb.EnqueueBatchResponse:
         namespace = convert.namespace_of(request.namespace)
-        with self._desk.gate.admitted(namespace, len(request.items), request.ByteSize()):
+        with self._desk.gate.admitted(namespace, len(request.items), request.ByteSize):
             if is_chained(request.items):
                 settled = await store_chained(self._desk, self._desk.put, namespace, request.items)
             else:

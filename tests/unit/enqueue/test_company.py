@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
-from services.enqueue.adapters.company import LARGE, Company, count_of, joined
+from services.enqueue.adapters.company import LARGE, Company, Singles, count_of, joined
 from services.enqueue.convert import Submitted
 from services.mesh.errors import OutcomeUnknown
 from services.mesh.runtime import Tasks
@@ -46,6 +47,36 @@ class Orchestrator:
         return [*names_in(request)]
 
 
+class NoPace:
+    """Namespaces that are stored at once."""
+
+    def is_spent(self, namespace: str) -> bool:
+        return False
+
+    def pause(self, namespace: str) -> float:
+        return 0.0
+
+    def went(self, namespace: str) -> None:
+        pass
+
+
+class LoudPace(NoPace):
+    """One of them, `loud`, is stored with pauses."""
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self.seconds = seconds
+        self.gone: list[str] = []
+
+    def is_spent(self, namespace: str) -> bool:
+        return namespace == "loud"
+
+    def pause(self, namespace: str) -> float:
+        return self.seconds if namespace == "loud" else 0.0
+
+    def went(self, namespace: str) -> None:
+        self.gone.append(namespace)
+
+
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -58,13 +89,16 @@ def sent(company: Company, *requests: pb.PutJobsRequest) -> list[asyncio.Task[li
 async def test_a_lone_batch_goes_at_once_and_as_it_is() -> None:
     orchestrator = Orchestrator()
     orchestrator.gate.set()
-    assert await Company(orchestrator.put, Tasks()).put(batch("n", "a", "b")) == ["a", "b"]
+    assert await Company(orchestrator.put, Tasks(), NoPace()).put(batch("n", "a", "b")) == [
+        "a",
+        "b",
+    ]
     assert orchestrator.puts == [["a", "b"]]
 
 
 async def test_what_comes_while_others_are_under_way_is_one_put() -> None:
     orchestrator = Orchestrator()
-    company = Company(orchestrator.put, Tasks())
+    company = Company(orchestrator.put, Tasks(), NoPace())
     calls = sent(company, *(batch("n", f"{n}a", f"{n}b") for n in range(30)))
     await settle()
     alone = len(orchestrator.puts)
@@ -76,7 +110,7 @@ async def test_what_comes_while_others_are_under_way_is_one_put() -> None:
 
 async def test_namespaces_stay_apart() -> None:
     orchestrator = Orchestrator()
-    company = Company(orchestrator.put, Tasks())
+    company = Company(orchestrator.put, Tasks(), NoPace())
     calls = sent(company, *(batch("ab"[n % 2], f"{'ab'[n % 2]}{n}") for n in range(40)))
     await settle()
     orchestrator.gate.set()
@@ -86,7 +120,7 @@ async def test_namespaces_stay_apart() -> None:
 
 async def test_a_large_batch_waits_for_nobody() -> None:
     orchestrator = Orchestrator()
-    company = Company(orchestrator.put, Tasks())
+    company = Company(orchestrator.put, Tasks(), NoPace())
     large = batch("n", *(f"{n}" for n in range(LARGE)))
     calls = sent(company, *([large] * 6))
     await settle()
@@ -98,7 +132,7 @@ async def test_a_large_batch_waits_for_nobody() -> None:
 async def test_an_error_is_that_of_every_batch_in_it_and_nothing_is_kept() -> None:
     orchestrator = Orchestrator()
     orchestrator.error = OutcomeUnknown("unknown")
-    company = Company(orchestrator.put, Tasks())
+    company = Company(orchestrator.put, Tasks(), NoPace())
     calls = sent(company, *(batch("n", f"{n}") for n in range(20)))
     await settle()
     orchestrator.gate.set()
@@ -110,7 +144,7 @@ async def test_an_error_is_that_of_every_batch_in_it_and_nothing_is_kept() -> No
 
 async def test_a_caller_that_goes_away_hurts_nobody_and_is_not_sent() -> None:
     orchestrator = Orchestrator()
-    company = Company(orchestrator.put, Tasks())
+    company = Company(orchestrator.put, Tasks(), NoPace())
     calls = sent(company, *(batch("n", f"{n}") for n in range(12)))
     await settle()
     calls[0].cancel()  # under way
@@ -125,7 +159,7 @@ async def test_a_caller_that_goes_away_hurts_nobody_and_is_not_sent() -> None:
 
 async def test_nothing_is_kept_of_a_namespace_whose_only_caller_went_away() -> None:
     orchestrator = Orchestrator()
-    company = Company(orchestrator.put, Tasks())
+    company = Company(orchestrator.put, Tasks(), NoPace())
     (call,) = sent(company, batch("n", "a"))
     await settle()
     call.cancel()
@@ -137,7 +171,7 @@ async def test_nothing_is_kept_of_a_namespace_whose_only_caller_went_away() -> N
 
 async def test_batches_that_hang_do_not_hold_up_the_next() -> None:
     orchestrator = Orchestrator()
-    company = Company(orchestrator.put, Tasks())
+    company = Company(orchestrator.put, Tasks(), NoPace())
     calls = sent(company, *(batch("n", f"{n}") for n in range(5)))
     await eventually(lambda: len(orchestrator.puts) == 5)
     orchestrator.gate.set()
@@ -176,3 +210,58 @@ def test_each_finds_its_own_among_all_and_groups_of_a_kind_are_one(
     assert sorted(place for own in places for place in own) == list(range(count_of(whole)))
     kinds = [group.like.spec.type for group in whole.groups]
     assert len(set(kinds)) == len(kinds)
+
+
+async def test_a_namespace_that_is_stored_with_pauses_is_one_put_after_each() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.gate.set()
+    pace = LoudPace(seconds=0.01)
+    company = Company(orchestrator.put, Tasks(), pace)
+    loud = sent(company, *(batch("loud", f"{n}a", f"{n}b") for n in range(20)))
+    await settle()
+    assert orchestrator.puts == []
+    assert await asyncio.gather(*loud) == [[f"{n}a", f"{n}b"] for n in range(20)]
+    assert len(orchestrator.puts) == 1
+    assert pace.gone == ["loud"]
+
+
+async def test_others_do_not_wait_for_its_pause() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.gate.set()
+    company = Company(orchestrator.put, Tasks(), LoudPace())
+    held = sent(company, batch("loud", "a"))
+    await settle()
+    assert await company.put(batch("quiet", "b")) == ["b"]
+    assert not held[0].done()
+    held[0].cancel()
+
+
+async def test_a_full_put_waits_for_no_pause() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.gate.set()
+    company = Company(orchestrator.put, Tasks(), LoudPace())
+    hundred = [f"{n}" for n in range(100)]
+    assert await asyncio.gather(*sent(company, *[batch("loud", *hundred)] * 5)) == [hundred] * 5
+    assert [len(put) for put in orchestrator.puts] == [500]
+
+
+class Shards:
+    """Takes jobs that came one by one."""
+
+    def __init__(self) -> None:
+        self.puts: list[tuple[str, int]] = []
+
+    async def put(self, lane: str, jobs: Sequence[pb.NewJob]) -> list[pb.PutJobResult]:
+        self.puts.append((lane, len(jobs)))
+        return [pb.PutJobResult() for _ in jobs]
+
+
+async def test_single_calls_of_such_a_namespace_are_one_put_in_a_lane_of_their_own() -> None:
+    shards = Shards()
+    singles = Singles(shards.put, Tasks(), LoudPace(seconds=0.01))
+    loud = [asyncio.create_task(singles.put(pb.NewJob(namespace="loud"))) for _ in range(20)]
+    await settle()
+    await singles.put(pb.NewJob(namespace="quiet"))
+    assert shards.puts == [("", 1)]
+    await asyncio.gather(*loud)
+    assert shards.puts == [("", 1), ("loud", 20)]

@@ -28,7 +28,7 @@ class Stand:
         self.getting: MeshError | None = None
         self.item_error: MeshError | None = None
         self.gate = SimpleNamespace(admitted=lambda *_: nullcontext())
-        self.coalescer = self.watches = self.orchestrator = self
+        self.watches = self.orchestrator = self
 
     def check(self, request):
         pass
@@ -36,7 +36,7 @@ class Stand:
     async def admit(self, namespace, spec, key):
         return convert.new_job(namespace, spec, key, "")
 
-    async def submit(self, job):
+    async def put_one(self, job):
         stored = job_pb2.Job(id=JOB_ID, state=job_pb2.JOB_STATE_SCHEDULED)
         return orchestrator_pb.PutJobResult(job=stored, existing=self.existing)
 

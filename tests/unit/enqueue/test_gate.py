@@ -32,24 +32,24 @@ class Stand:
 
 def test_what_is_under_way_is_counted_until_it_is_answered() -> None:
     stand = Stand()
-    with stand.gate.admitted("n", 60, 10):
-        with pytest.raises(Overloaded) as caught, stand.gate.admitted("n", 41, 10):
+    with stand.gate.admitted("n", 60, lambda: 10):
+        with pytest.raises(Overloaded) as caught, stand.gate.admitted("n", 41, lambda: 10):
             pytest.fail("was let in")
         assert caught.value.retry_after
-        with stand.gate.admitted("n", 40, 10):
+        with stand.gate.admitted("n", 40, lambda: 10):
             assert stand.metrics.value("jobmesh_admitted_jobs") == 100
     assert stand.metrics.value("jobmesh_admitted_jobs") == 0
     assert stand.refused("OVERLOADED") == 41
-    with stand.gate.admitted("n", 100, 10):
+    with stand.gate.admitted("n", 100, lambda: 10):
         pass
 
 
 def test_bytes_are_bounded_too() -> None:
     stand = Stand()
     with (
-        stand.gate.admitted("n", 1, 600),
+        stand.gate.admitted("n", 1, lambda: 600),
         pytest.raises(Overloaded, match="600 bytes"),
-        stand.gate.admitted("n", 1, 600),
+        stand.gate.admitted("n", 1, lambda: 600),
     ):
         pytest.fail("was let in")
     assert stand.metrics.value("jobmesh_admitted_bytes") == 0
@@ -57,49 +57,49 @@ def test_bytes_are_bounded_too() -> None:
 
 def test_what_is_too_large_for_the_limit_alone_still_gets_its_turn() -> None:
     stand = Stand()
-    with stand.gate.admitted("n", 500, 5000):
+    with stand.gate.admitted("n", 500, lambda: 5000):
         pass
 
 
 def test_work_that_failed_is_counted_out() -> None:
     stand = Stand()
-    with pytest.raises(RuntimeError), stand.gate.admitted("n", 60, 10):
+    with pytest.raises(RuntimeError), stand.gate.admitted("n", 60, lambda: 10):
         raise RuntimeError
     assert stand.work.items == 0
 
 
 def test_a_namespace_over_its_quota_is_told_when_it_fits_and_others_are_not_affected() -> None:
     stand = Stand(TEN)
-    with stand.gate.admitted("noisy", 20, 1):
+    with stand.gate.admitted("noisy", 20, lambda: 1):
         pass
-    with pytest.raises(QuotaExceeded) as caught, stand.gate.admitted("noisy", 5, 1):
+    with pytest.raises(QuotaExceeded) as caught, stand.gate.admitted("noisy", 5, lambda: 1):
         pytest.fail("was let in")
     assert caught.value.retry_after == pytest.approx(0.5)
     assert caught.value.metadata["namespace"] == "noisy"
-    with stand.gate.admitted("other", 20, 1), stand.gate.admitted("free", 50, 1):
+    with stand.gate.admitted("other", 20, lambda: 1), stand.gate.admitted("free", 50, lambda: 1):
         pass
     stand.clock.advance(0.5)
-    with stand.gate.admitted("noisy", 5, 1):
+    with stand.gate.admitted("noisy", 5, lambda: 1):
         pass
     assert stand.refused("QUOTA_EXCEEDED") == 5
 
 
 def test_a_batch_larger_than_the_burst_gets_in_and_is_paid_for_afterwards() -> None:
     stand = Stand(TEN)
-    with stand.gate.admitted("n", 50, 1):
+    with stand.gate.admitted("n", 50, lambda: 1):
         pass
-    with pytest.raises(QuotaExceeded) as caught, stand.gate.admitted("n", 1, 1):
+    with pytest.raises(QuotaExceeded) as caught, stand.gate.admitted("n", 1, lambda: 1):
         pytest.fail("was let in")
     assert caught.value.retry_after == pytest.approx(3.1)  # a debt of 30, and one
 
 
 def test_what_is_refused_for_another_reason_costs_no_quota() -> None:
     stand = Stand(TEN, items=10)
-    with stand.gate.admitted("free", 10, 1):
+    with stand.gate.admitted("free", 10, lambda: 1):
         for _ in range(5):
-            with pytest.raises(Overloaded), stand.gate.admitted("n", 20, 1):
+            with pytest.raises(Overloaded), stand.gate.admitted("n", 20, lambda: 1):
                 pytest.fail("was let in")
-    with stand.gate.admitted("n", 20, 1):
+    with stand.gate.admitted("n", 20, lambda: 1):
         pass
 
 
@@ -130,7 +130,7 @@ async def test_streams_of_a_namespace_go_one_after_the_other() -> None:
     gone.cancel()
     await asyncio.wait({gone})
     stand.clock.advance(0.011)  # the small one would fit
-    with stand.gate.admitted("n", 1, 1):
+    with stand.gate.admitted("n", 1, lambda: 1):
         pass
     stand.clock.advance(1.0)
     async with asyncio.timeout(5):
@@ -166,3 +166,52 @@ def test_quotas_as_they_are_written(text: str, rate: Rate | None) -> None:
 def test_what_is_no_quota_is_refused_at_boot(text: str) -> None:
     (problem,) = EnqueueConfig(quotas={"blue": text}).problems()
     assert problem.startswith("blue: ")
+
+
+def test_what_the_quota_refuses_is_not_measured() -> None:
+    stand = Stand(TEN)
+    with stand.gate.admitted("n", 20, lambda: 1):
+        pass
+    with (
+        pytest.raises(QuotaExceeded),
+        stand.gate.admitted("n", 5, lambda: pytest.fail("was measured")),
+    ):
+        pytest.fail("was let in")
+
+
+def test_who_sends_more_than_its_rate_is_stored_with_pauses() -> None:
+    stand = Stand(TEN)
+    with stand.gate.admitted("n", 4, lambda: 1):
+        stand.gate.went("n")
+        assert (stand.gate.is_spent("n"), stand.gate.pause("n")) == (False, 0.0)
+    with stand.gate.admitted("n", 1, lambda: 1):
+        assert stand.gate.is_spent("n")
+        assert stand.gate.pause("n") == pytest.approx(quotas.PAUSE_SECONDS)
+    stand.clock.advance(0.09)
+    assert stand.gate.pause("n") == pytest.approx(quotas.PAUSE_SECONDS - 0.09)
+    stand.clock.advance(0.01)  # a token has come
+    assert (stand.gate.is_spent("n"), stand.gate.pause("n")) == (False, 0.0)
+
+
+def test_who_has_no_quota_never_pauses() -> None:
+    stand = Stand()
+    with stand.gate.admitted("n", 99, lambda: 1):
+        stand.gate.went("n")
+        assert (stand.gate.is_spent("n"), stand.gate.pause("n")) == (False, 0.0)
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+def test_pauses_leave_a_caller_its_whole_rate(calls: int) -> None:
+    """One that sends the next job as soon as the last was answered, however long that took."""
+    stand = Stand(TEN)
+    stored, began = 0, stand.clock.monotonic()
+    while stand.clock.monotonic() < began + 60:
+        try:
+            for _ in range(calls):
+                with stand.gate.admitted("n", 1, lambda: 1):
+                    stored += 1
+        except QuotaExceeded as error:
+            stand.clock.advance(error.retry_after or 0)
+        stand.clock.advance(stand.gate.pause("n") + 0.001)
+        stand.gate.went("n")
+    assert stored >= 60 * TEN.per_second

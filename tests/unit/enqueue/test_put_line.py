@@ -83,7 +83,7 @@ class Desk:
 
     async def put(self, name: str, size: int = 0) -> str:
         job = pb.NewJob(namespace=name, idempotency_key="k" * size)
-        (result,) = await self.submitter.put([job])
+        (result,) = await self.submitter.put("", [job])
         return result.job.id
 
     async def opened(self) -> None:

@@ -50,7 +50,7 @@ async def failures(error: MeshError) -> list[MeshError]:
     """What callers are told, by both ways."""
     submitter = Submitter(Broken(error), Turnstile())  # type: ignore[arg-type]
     told: list[MeshError] = []
-    for put in (submitter.put([pb.NewJob()]), submitter.put_brief(_request())):
+    for put in (submitter.put("", [pb.NewJob()]), submitter.put_brief(_request())):
         with pytest.raises(MeshError) as caught:
             await put
         told.append(caught.value)
