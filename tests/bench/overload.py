@@ -1,12 +1,16 @@
 """More work than the mesh can do, and a tenant that submits more than its share.
 
-    python -m tests.bench.overload [--seconds 10] [--only overload noisy]
+    python -m tests.bench.overload [--seconds 8] [--only overload noisy]
 
 First the peak: batches from a caller that waits for answers. Then three times that rate, sent
 whether or not answers come: what is stored and ended in that time, how soon the rest is refused and
 whether it is told when to come again, how large the processes grow, and how soon a lone job starts
 as before. Then, on a mesh with quotas, a namespace that sends ten times its own, and what another
 one sees of it. All figures are ratios to the same mesh at rest, in one run.
+
+The neighbour is heard in turn with silence, several times, and the medians of the turns are
+compared: a machine is quicker in one minute than in the next. One of the turns is its control: the
+same calls, of which the mesh hears nothing, for they go to a server that refuses them all (`bare`).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,6 +37,7 @@ from jobmesh.v1.enqueue_service_pb2_grpc import EnqueueServiceStub
 from localmesh.harness import RunningMesh, running_mesh
 
 from tests.bench import cpu
+from tests.bench.bare import refusing_server
 from tests.bench.ground import described, make_pools, percentile, say
 from tests.bench.load import OPTIONS, Load, spec
 
@@ -43,9 +49,11 @@ AS_BEFORE = 2.0
 QUOTA = 100
 NOISE = 10
 #: So many times without and with it.
-TURNS = 4
-#: What the noisy one may send at once: two seconds' worth, which is the default, and little.
-BURSTS = (2 * QUOTA, QUOTA // 5)
+TURNS = 5
+#: What the noisy one may send at once, by its name: two seconds' worth, as by default, and little.
+BURSTS = {"wide": 2 * QUOTA, "small": QUOTA // 5}
+#: Batches a second that the control of the refusals sends under overload.
+CONTROLS = 20
 
 
 @dataclass
@@ -59,10 +67,6 @@ class Answers:
     #: Refusals that say when to come again.
     hinted: int = 0
     others: dict[str, int] = field(default_factory=dict)
-
-    def add(self, others: Answers) -> None:
-        self.stored += others.stored
-        self.refusals += others.refusals
 
     def failed(self, error: grpc.aio.AioRpcError, began: float, jobs: int) -> None:
         if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -103,6 +107,13 @@ async def sent_openly(
     return answers
 
 
+async def sent_to(
+    target: str, namespace: str, rate: float, seconds: float, size: int = BATCH
+) -> Answers:
+    async with grpc.aio.insecure_channel(target, OPTIONS) as channel:
+        return await sent_openly(EnqueueServiceStub(channel), namespace, rate, seconds, size)
+
+
 async def ended(mesh: RunningMesh) -> int:
     """Jobs that have succeeded so far, by the rows."""
     total = 0
@@ -137,9 +148,11 @@ async def overloaded(mesh: RunningMesh, load: Load, seconds: float) -> dict[str,
     run = await load.batches(round(seconds * 2000 / BATCH) * BATCH, BATCH)
     say(f"peak {run.rate:.0f} jobs/s; a lone job starts in {usual:.1f} ms")
     before, began = await ended(mesh), time.perf_counter()
-    async with grpc.aio.insecure_channel(mesh.enqueue_target, OPTIONS) as channel:
-        stub = EnqueueServiceStub(channel)
-        answers = await sent_openly(stub, "", OVERLOAD * run.rate, seconds)
+    with refusing_server() as bare:
+        answers, control = await asyncio.gather(
+            sent_to(mesh.enqueue_target, "", OVERLOAD * run.rate, seconds),
+            sent_to(bare, "", CONTROLS * BATCH, seconds),
+        )
     grown = cpu.read(mesh).rss
     took = time.perf_counter() - began
     goodput = (await ended(mesh) - before) / took
@@ -154,7 +167,10 @@ async def overloaded(mesh: RunningMesh, load: Load, seconds: float) -> dict[str,
         "ended_of_peak_to_the_last": round(to_the_last / run.rate, 2),
         "stored": answers.stored,
         "refused": answers.refused,
-        "refusal_p99_ms": _p99(answers.refusals),
+        "refusal_p50_ms": _rounded(answers.refusals, 0.5),
+        "refusal_p99_ms": _rounded(answers.refusals, 0.99),
+        "bare_refusal_p50_ms": _rounded(control.refusals, 0.5),
+        "bare_refusal_p99_ms": _rounded(control.refusals, 0.99),
         "refusals_that_say_when": answers.hinted,
         "refusals": len(answers.refusals),
         "other_errors": answers.others,
@@ -163,53 +179,75 @@ async def overloaded(mesh: RunningMesh, load: Load, seconds: float) -> dict[str,
     }
 
 
-def loud(target: str, seconds: float) -> Answers:
+@dataclass
+class Turns:
+    """What a namespace saw, turn by turn, and what its neighbour was answered meanwhile."""
+
+    starts: list[list[float]] = field(default_factory=list)
+    refusals: list[float] = field(default_factory=list)
+    stored: int = 0
+    #: Of the mesh, in seconds.
+    cpu: float = 0.0
+
+    def p(self, share: float) -> float:
+        """The median of the turns' percentiles."""
+        return round(statistics.median(percentile(turn, share) for turn in self.starts), 1)
+
+    def described(self, alone: Turns, seconds: float) -> dict[str, Any]:
+        ratios = (
+            percentile(mine, 0.99) / percentile(theirs, 0.99)
+            for mine, theirs in zip(self.starts, alone.starts, strict=True)
+        )
+        return {
+            "start_p50_ms": self.p(0.5),
+            "start_p90_ms": self.p(0.9),
+            "start_p99_ms": self.p(0.99),
+            "start_p99_of_alone": round(self.p(0.99) / alone.p(0.99), 2),
+            "the_same_by_turn": [round(ratio, 2) for ratio in ratios],
+            "mesh_cores": round(self.cpu / seconds / len(self.starts), 2),
+            "noise_stored_per_s": round(self.stored / seconds / len(self.starts)),
+            "refusal_p50_ms": _rounded(self.refusals, 0.5),
+            "refusal_p99_ms": _rounded(self.refusals, 0.99),
+        }
+
+
+def loud(target: str, namespace: str, seconds: float) -> Answers:
     """A namespace that sends ten times its quota, in small batches."""
-
-    async def send() -> Answers:
-        async with grpc.aio.insecure_channel(target, OPTIONS) as channel:
-            stub = EnqueueServiceStub(channel)
-            return await sent_openly(stub, "loud", NOISE * QUOTA, seconds, size=10)
-
-    return asyncio.run(send())
+    return asyncio.run(sent_to(target, namespace, NOISE * QUOTA, seconds, size=10))
 
 
 async def noisy(mesh: RunningMesh, load: Load, seconds: float) -> dict[str, Any]:
-    """A lone namespace's submits, without and with a neighbour at ten times its quota, in turn: a
-    machine is quicker in one minute than in the next. The neighbour is a process of its own: what
-    its client costs it must not delay the submits that are measured.
+    """A lone namespace's submits, without and with a neighbour at ten times its quota. That one is
+    a process of its own: what its client costs it must not delay the submits that are measured.
     """
-    count = round(50 * seconds)
-    quiet: list[float] = []
-    beside: list[float] = []
-    noise = Answers()
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as neighbour:
-        await loop.run_in_executor(neighbour, loud, mesh.enqueue_target, 0.1)  # it is there by now
+    turns = {name: Turns() for name in ("alone", "elsewhere", *BURSTS)}
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as neighbour,
+        refusing_server() as bare,
+    ):
+        for name in BURSTS:  # it is there by now
+            await loop.run_in_executor(neighbour, loud, mesh.enqueue_target, name, 0.1)
         for _ in range(TURNS):
-            quiet += await load.stamped(count, 50)
-            sending = loop.run_in_executor(neighbour, loud, mesh.enqueue_target, seconds)
-            heard, found = await asyncio.gather(sending, load.stamped(count, 50))
-            beside += found
-            noise.add(heard)
-    return {
-        "quota_jobs_per_s": QUOTA,
-        "noise_jobs_per_s": NOISE * QUOTA,
-        "noise_stored_per_s": round(noise.stored / seconds / TURNS),
-        "samples": len(quiet),
-        "start_p99_ms_alone": round(percentile(quiet, 0.99), 1),
-        "start_p99_ms_beside": round(percentile(beside, 0.99), 1),
-        "start_p90_ms_alone": round(percentile(quiet, 0.9), 1),
-        "start_p90_ms_beside": round(percentile(beside, 0.9), 1),
-        "start_p50_ms_alone": round(percentile(quiet, 0.5), 1),
-        "start_p50_ms_beside": round(percentile(beside, 0.5), 1),
-        "refusal_p50_ms": round(percentile(noise.refusals, 0.5), 2),
-        "refusal_p99_ms": _p99(noise.refusals),
-    }
+            for name, turn in turns.items():
+                before = cpu.read(mesh)
+                starts = load.stamped(round(50 * seconds), 50)
+                if name == "alone":
+                    turn.starts.append(await starts)
+                else:
+                    target = bare if name == "elsewhere" else mesh.enqueue_target
+                    sending = loop.run_in_executor(neighbour, loud, target, name, seconds)
+                    found, heard = await asyncio.gather(starts, sending)
+                    turn.starts.append(found)
+                    turn.refusals += heard.refusals
+                    turn.stored += heard.stored
+                used = cpu.read(mesh).since(before)
+                turn.cpu += sum(used.values()) - used["client"]
+    return {name: turn.described(turns["alone"], seconds) for name, turn in turns.items()}
 
 
-def _p99(values: Sequence[float]) -> float | None:
-    return round(percentile(values, 0.99), 2) if len(values) > 1 else None
+def _rounded(values: Sequence[float], share: float) -> float | None:
+    return round(percentile(values, share), 2) if len(values) > 1 else None
 
 
 Part = Callable[[RunningMesh, Load, float], Awaitable[dict[str, Any]]]
@@ -233,17 +271,16 @@ async def measured(part: Part, seconds: float, **environment: str) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.overload")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of overload")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of overload, and of a turn")
     parts = ("overload", "noisy")
     parser.add_argument("--only", nargs="*", default=parts, choices=parts)
     given = parser.parse_args()
     results = described()
     if "overload" in given.only:
         results["overload"] = asyncio.run(measured(overloaded, given.seconds))
-    for burst in BURSTS if "noisy" in given.only else ():
-        quotas = {"JOBMESH_QUOTAS": f"loud={QUOTA}:{burst}"}
-        found = asyncio.run(measured(noisy, given.seconds, **quotas))
-        results[f"noisy, {burst} at once"] = found
+    if "noisy" in given.only:
+        quotas = ",".join(f"{name}={QUOTA}:{burst}" for name, burst in BURSTS.items())
+        results["noisy"] = asyncio.run(measured(noisy, given.seconds, JOBMESH_QUOTAS=quotas))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     say(f"written to {RESULTS}")
