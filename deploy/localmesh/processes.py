@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -56,6 +57,9 @@ class Command:
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     account: Account | None = None
+    timer_slack: float = 0.0
+    """How many seconds late its timers may be, so that one wake-up serves several; 0: hardly. What
+    comes over the network or from a disk is never late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ def spawn(
         argv = [tool("setpriv"), "--pdeathsig", death_signal.name.removeprefix("SIG"), "--", *argv]
     with explained(log):
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        with log.open("ab") as output, _slack(command.timer_slack):
             child = subprocess.Popen(
                 argv,
                 cwd=command.cwd,
@@ -179,6 +183,19 @@ def spawn(
     # that it still runs.
     child.returncode = 0
     return Process.of(child.pid) or Process(child.pid, 0)
+
+
+@contextmanager
+def _slack(seconds: float) -> Iterator[None]:
+    """What this thread starts meanwhile inherits the slack, with all of its threads."""
+    own = Path(f"/proc/{threading.get_native_id()}/timerslack_ns")
+    if seconds:
+        own.write_text(str(round(seconds * 1e9)))
+    try:
+        yield
+    finally:
+        if seconds:
+            own.write_text("0")  # the default
 
 
 def tagged(home: Path) -> list[Process]:

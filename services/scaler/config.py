@@ -17,8 +17,9 @@ class ScalerConfig(OrchestratorConfig, EtcdConfig, ServiceConfig):
     reconcile_seconds: float = setting(
         5.0, "Longest time between two looks at the pools; news are acted on at once.", low=0.1
     )
+    # As often as the connection would be asked for a sign of life otherwise.
     stats_interval_seconds: float = setting(
-        5.0, "Longest silence the Orchestrator is asked to keep between statistics.", low=0.1
+        4.0, "Longest silence the Orchestrator is asked to keep between statistics.", low=0.1
     )
     stale_after_seconds: float = setting(
         15.0, "Statistics older than this are not believed: no pool shrinks by them.", low=0.2

@@ -34,7 +34,7 @@ def read(mesh: RunningMesh, *, by_unit: bool = False) -> Usage:
     units = [(stage(name), mesh.process(name).pid) for name in mesh.plan.units]
     for name, pid in [*units, *_workers(mesh)]:
         # The Scaler's children are the workers, which are counted by themselves.
-        for member in [pid, *(_descendants(pid) if name != "scaler" else [])]:
+        for member in [pid, *(descendants(pid) if name != "scaler" else [])]:
             spent, resident = _process(member)
             cpu[name] += spent
             rss[name] += resident
@@ -50,7 +50,7 @@ def prefer(mesh: RunningMesh) -> None:
     """
     pids = {mesh.process(name).pid for name in mesh.plan.units} | {os.getpid()}
     pids |= {worker.process.pid for worker in mesh.workers()}
-    for pid in {member for root in pids for member in (root, *_descendants(root))}:
+    for pid in {member for root in pids for member in (root, *descendants(root))}:
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_FIFO, os.sched_param(5))
 
@@ -72,13 +72,13 @@ def _process(pid: int) -> tuple[float, float]:
     return spent, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     found: list[int] = []
     try:
         tasks = Path(f"/proc/{pid}/task").iterdir()
         for task in tasks:
             for child in (task / "children").read_text().split():
-                found += [int(child), *_descendants(int(child))]
+                found += [int(child), *descendants(int(child))]
     except OSError:
         pass
     return found

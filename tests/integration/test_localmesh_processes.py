@@ -93,6 +93,15 @@ def test_output_is_appended_to_the_log(tmp_path: Path, log: Path) -> None:
     assert log.read_text() == "one\ntwo\n"
 
 
+def test_timers_of_a_process_have_the_slack_it_was_started_with(tmp_path: Path, log: Path) -> None:
+    tell = ["cat", "/proc/self/timerslack_ns"]
+    for slack in (0.2, 0.0):
+        assert spawn(Command(tell, tmp_path, timer_slack=slack), log, home=tmp_path).wait(5)
+    with_slack, without = (int(line) for line in log.read_text().split())
+    assert with_slack == 200_000_000
+    assert without < 1_000_000
+
+
 def test_processes_die_with_a_killed_test_process(tmp_path: Path, log: Path) -> None:
     script = f"""
         import signal, sys, time

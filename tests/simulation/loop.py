@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import random as global_random
 from asyncio import events, futures
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
+
+from services.mesh.runtime.beat import PHASE
 
 T = TypeVar("T")
 RESOLUTION = 1e-6
@@ -22,6 +25,8 @@ class Host:
     name: str
     dead: bool = False
     frozen_until: float = 0.0
+    phase: float = field(default_factory=lambda: 10 * global_random.random())
+    """Of its beat: processes began at different moments."""
 
 
 #: Inherited by every task and callback that a process begins.
@@ -186,4 +191,5 @@ def on_host(host: Host | None, work: Coroutine[Any, Any, T], name: str) -> async
 
     context = copy_context()
     context.run(HOST.set, host)
+    context.run(PHASE.set, host.phase if host is not None else 0.0)
     return asyncio.get_running_loop().create_task(work, name=name, context=context)

@@ -115,6 +115,7 @@ class ShardClient:
     def __init__(self, host: str, model: ModelShard, network: Network) -> None:
         self._host, self._model, self._network = host, model, network
         self.name = model.name
+        self.answers = 0
 
     def __getattr__(self, method: str) -> Any:
         def lost() -> Exception:
@@ -125,7 +126,9 @@ class ShardClient:
             def work() -> Any:
                 return getattr(self._model, method)(*args, **kwargs)
 
-            return await self._network.call(self._host, self.name, work, lost)
+            answer = await self._network.call(self._host, self.name, work, lost)
+            self.answers += 1
+            return answer
 
         return call
 

@@ -33,7 +33,7 @@ from services.mesh.bus.port import (
 )
 from services.mesh.bus.subjects import check_pattern
 from services.mesh.errors import DependencyUnavailable, PayloadTooLarge
-from services.mesh.runtime import Backoff, Dependency
+from services.mesh.runtime import Backoff, Dependency, until_beat
 from services.mesh.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ UNANSWERED_PINGS = 2
 DRAIN_SECONDS = 3
 FLUSH_SECONDS = 2
 #: How often a connection is looked at whose end the driver may have failed to tell.
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 2.0
 #: Unsent bytes beyond which `publish` waits, and how long it does.
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
 CONGESTION_SECONDS = 1.0
@@ -348,7 +348,7 @@ async def _closed(client: Client, ended: asyncio.Event) -> None:
     """
     while not client.is_closed:
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(until_beat(LOOK_SECONDS)):
                 await ended.wait()
                 return
 

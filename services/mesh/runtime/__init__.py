@@ -3,6 +3,7 @@
 Parts
     Component     `start` / `stop`; a Taker can also `stop_taking`, a Finisher `finish(timeout)`.
     Loop          a Component around `run_once`, with an interval, nudges and backoff.
+    until_beat    how long to rest so that a process wakes up once for all who do.
     Tasks         owns background tasks; when one dies the process drains.
     Overdue       finds what takes longer than it may, with one timer for all.
     in_own_thread what would block the loop, in threads that no code of users can take up.
@@ -28,6 +29,7 @@ The deadline of the call being served is in `deadline`; it bounds calls and stat
 
 from services.mesh.runtime import deadline
 from services.mesh.runtime.backoff import Backoff
+from services.mesh.runtime.beat import until_beat
 from services.mesh.runtime.component import Component, Finisher, Hooks, StartupError, Taker
 from services.mesh.runtime.drain import DrainSignal
 from services.mesh.runtime.loop import Counts, Loop
@@ -59,4 +61,5 @@ __all__ = [
     "in_own_thread",
     "run_service",
     "together",
+    "until_beat",
 ]

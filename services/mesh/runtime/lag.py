@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from services.mesh.runtime.beat import until_beat
 from services.mesh.runtime.tally import Tally
 from services.mesh.telemetry.metrics import Metrics
 
@@ -16,11 +17,11 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 class LagWatch:
     """Measures how late a timer fires. Late by more than `warn_after` seconds is also logged.
 
-    Once a second: often enough to show a loop that blocks now and then, seldom enough to cost an
-    idle process nothing (ten times a second was most of what an idle service used).
+    Every other second, on the beat: often enough to show a loop that blocks now and then, and an
+    idle process is awake then anyhow (ten times a second was most of what an idle service used).
     """
 
-    def __init__(self, metrics: Metrics, *, period: float = 1.0, warn_after: float = 0.5) -> None:
+    def __init__(self, metrics: Metrics, *, period: float = 2.0, warn_after: float = 0.5) -> None:
         self.name = "loop-lag"
         self._seconds = metrics.histogram(
             "event_loop_lag_seconds", "How late a timer of the event loop fired.", (), _BUCKETS
@@ -39,7 +40,7 @@ class LagWatch:
             self._timer = None
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        due = loop.time() + self._period
+        due = loop.time() + until_beat(self._period)
         self._timer = loop.call_at(due, self._fired, loop, due)
 
     def _fired(self, loop: asyncio.AbstractEventLoop, due: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from services.mesh.runtime.backoff import Backoff
+from services.mesh.runtime.beat import until_beat
 from services.mesh.runtime.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,9 @@ class Loop(ABC):
 
     A pass that raises is logged and tried again after a backoff, during which nudges wait: a
     dependency that is away must not be hammered. Nudges during a pass make one further pass. Work
-    left over is the pass's own business: it calls `nudge` on itself. `stop` lets the current pass
-    end for up to `grace` seconds, then cancels it.
+    left over is the pass's own business: it calls `nudge` on itself. Loops of one process that rest
+    for as long rest together (`beat`). `stop` lets the current pass end for up to `grace` seconds,
+    then cancels it.
 
         class Sweeper(Loop):
             def __init__(self, store: Dispatches) -> None:
@@ -51,7 +53,6 @@ class Loop(ABC):
         name: str,
         interval: float,
         *,
-        jitter: float = 0.1,
         grace: float = 3.0,
         backoff: Backoff | None = None,
         rand: Callable[[], float] = random.random,
@@ -60,7 +61,7 @@ class Loop(ABC):
         #: Passes that ended well, for tests to wait on.
         self.passes = Tally()
         self.failures = 0
-        self._interval, self._jitter, self._grace = interval, jitter, grace
+        self._interval, self._grace = interval, grace
         self._backoff = backoff or BACKOFF
         self._rand = rand
         self._wake = asyncio.Event()
@@ -108,7 +109,9 @@ class Loop(ABC):
         except Exception:
             return self._after_failure(time.perf_counter() - began)
         self._after_success(time.perf_counter() - began, counts)
-        return self.rest() * (1 + self._jitter * (2 * self._rand() - 1))
+        rest = self.rest()
+        # Who rests for less waits for something of its own.
+        return rest if rest < self._interval else until_beat(rest)
 
     def rest(self) -> float:
         """How long to rest after a pass, but for nudges."""

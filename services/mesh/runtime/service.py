@@ -17,6 +17,7 @@ from services.mesh.runtime.allocator import tell_allocator
 from services.mesh.runtime.component import Hooks
 from services.mesh.runtime.lag import LagWatch
 from services.mesh.runtime.process import Process
+from services.mesh.runtime.slack import inherited_slack
 from services.mesh.telemetry import logs, tracing
 from services.mesh.telemetry.http import MetricsEndpoint
 
@@ -114,7 +115,8 @@ async def _live(name: str, config: C, build: Build[C], failpoints: Failpoints | 
 
     async def assemble() -> None:
         _add_watchers(process, config)
-        await build(config, process)
+        with inherited_slack():  # for the threads of gRPC, which begin with its first channel
+            await build(config, process)
         process.add(Hooks("memory", start=settle_memory))
 
     return await process.run(assemble)

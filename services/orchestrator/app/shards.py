@@ -27,7 +27,9 @@ AWAY_TIMEOUT = 2.0
 HURRY = 0.2
 #: How many times longer a shard is left alone that answered nobody else since the last probe: who
 #: comes then, and is kept waiting or refused, has it probed at once.
-UNUSED = 3.0
+UNUSED = 4.0
+#: So many answers since the last probe are nobody's: the load is read now and then.
+NOBODYS = 1
 #: How long callers are asked to wait while a breaker is open: about until it may have closed.
 RETRY_AFTER = 1.0
 #: What operators read about a shard that answers and is not used.
@@ -142,7 +144,7 @@ class Prober(Loop):
         return super().rest() * (UNUSED if self._unused else 1.0)
 
     async def run_once(self) -> Counts:
-        self._unused = self._store.answers == self._answers
+        self._unused = self._store.answers - self._answers <= NOBODYS
         try:
             return await self._probed()
         finally:

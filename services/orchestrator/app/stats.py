@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from services.mesh.clock import Clock
 from services.mesh.errors import MeshError
 from services.mesh.jobs.model import BacklogStat
-from services.mesh.runtime import DrainSignal
+from services.mesh.runtime import DrainSignal, until_beat
 from services.orchestrator.app.shards import Shards
 
 ZERO = timedelta(0)
@@ -126,7 +126,7 @@ class Statistics:
             for stat in load.types
             if stat.next_due_time is not None
         ]
-        return max(0.0, min([interval, *waits]))
+        return max(0.0, min([until_beat(interval), *waits]))
 
     async def _until_change(self, change: asyncio.Event, seconds: float) -> None:
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from services.mesh.clock import Clock
-from services.mesh.runtime import Backoff, Counts, Loop
+from services.mesh.runtime import Backoff, Counts, Loop, until_beat
 
 #: A shard or etcd that comes back should not wait for us longer than this.
 BACKOFF = Backoff(first=0.2, ceiling=2.0)
@@ -20,7 +20,7 @@ BACKOFF = Backoff(first=0.2, ceiling=2.0)
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Something to do now and then, if it is wanted. `every` 0: with each pass."""
+    """Something to do now and then, on the beat, if it is wanted. `every` 0: with each pass."""
 
     do: Callable[[], Awaitable[Counts]]
     every: float = 0.0
@@ -66,7 +66,8 @@ class Rounds(Loop):
             if due and duty.wanted() and self._keeps():
                 try:
                     counts.update(await duty.do())
-                    self._due[index] = self._clock.monotonic() + duty.every
+                    every = until_beat(duty.every) if duty.every else 0.0
+                    self._due[index] = self._clock.monotonic() + every
                 except Exception as error:
                     failure = failure or error
         if failure is not None:

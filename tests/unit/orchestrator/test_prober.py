@@ -13,7 +13,14 @@ from services.mesh.clock import ManualClock
 from services.mesh.errors import ShardUnavailable
 from services.mesh.runtime import Readiness
 from services.mesh.store.answers import ProbeResult
-from services.orchestrator.app.shards import AWAY_TIMEOUT, PROBE_TIMEOUT, UNUSED, Prober, Shards
+from services.orchestrator.app.shards import (
+    AWAY_TIMEOUT,
+    NOBODYS,
+    PROBE_TIMEOUT,
+    UNUSED,
+    Prober,
+    Shards,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -131,6 +138,9 @@ async def test_a_shard_that_nobody_uses_is_asked_less_often() -> None:
     await prober.run_once()
     await prober.run_once()
     assert prober.rest() == UNUSED * used
-    shard.answers += 1
+    shard.answers += NOBODYS  # somebody reads the load
+    await prober.run_once()
+    assert prober.rest() == UNUSED * used
+    shard.answers += NOBODYS + 1
     await prober.run_once()
     assert prober.rest() == used

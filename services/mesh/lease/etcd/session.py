@@ -16,13 +16,14 @@ from services.mesh.clock import Clock, SystemClock
 from services.mesh.errors import DependencyUnavailable
 from services.mesh.lease.etcd.client import EtcdClient, KeepAliveStream
 from services.mesh.lease.port import Lease, LeaseState
-from services.mesh.runtime import Backoff
+from services.mesh.runtime import Backoff, until_beat
 
 log = logging.getLogger(__name__)
 
-RENEWALS_PER_TTL = 3
-#: One renewal may wait for its answer for the TTL divided by this: short enough for two more tries,
-#: perhaps at other members, before the trust window ends.
+#: A lease of five seconds is renewed every other second, when the process is awake anyhow.
+RENEWALS_PER_TTL = 2.5
+#: One renewal may wait for its answer for the TTL divided by this: short enough for another try,
+#: perhaps at another member, before the trust window ends.
 PATIENCE_PER_TTL = 5
 BACKOFF = Backoff(first=0.1, ceiling=1.0)
 REVOKE_SECONDS = 2.0
@@ -159,9 +160,7 @@ class LeaseSession(Lease):
                 self._lose()
                 return
             self._renewed(sent, answer.TTL)
-            await asyncio.sleep(
-                max(0.0, sent + self._ttl / RENEWALS_PER_TTL - self._clock.monotonic())
-            )
+            await asyncio.sleep(until_beat(self._ttl / RENEWALS_PER_TTL))
 
     def _renewed(self, sent: float, ttl_seconds: int) -> None:
         # By the clock, too: who looked while the loop was stuck saw doubt before it was announced,
