@@ -9,6 +9,8 @@ of the same worker and type; or it expires. The book keeps a worker's word, neve
 * Of one worker and type at most one grab is taken at a time. A newer grab that comes meanwhile was
   written without knowing what the taken one brings, so that is subtracted from it.
 * A claim that brought nothing costs a worker neither its credit nor its place.
+* A worker that is gone stays gone: it comes back under another id. A grab of it that was somewhere
+  else meanwhile, on loan or on its way, is not taken in.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ class Grab:
     """Jobs may be sent ahead of their time: the worker starts none before it."""
 
 
+#: Of workers that are gone so many are remembered: for longer than a grab can be elsewhere.
+MOST_GONE = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class _Parked:
     grab: Grab
@@ -53,6 +59,7 @@ class CreditBook:
         # Taken grabs that a newer one has replaced: they may still bring jobs, but not come back.
         self._replaced: set[tuple[str, str]] = set()
         self._credit: dict[str, int] = {}
+        self._gone: dict[str, None] = {}
 
     def park(self, grab: Grab, now: float) -> bool:
         """Take a grab in. False if it is older than what the book has, offers nothing (it then
@@ -60,6 +67,8 @@ class CreditBook:
 
         A replacement keeps its worker's place in line: room that grew must not cost a turn.
         """
+        if grab.worker_id in self._gone:
+            return False
         key = (grab.type, grab.worker_id)
         known = (self._parked.get(grab.type, {}).get(grab.worker_id), self._taken.get(key))
         if any(before is not None and before.grab.number > grab.number for before in known):
@@ -112,7 +121,10 @@ class CreditBook:
         return late
 
     def drop_worker(self, worker_id: str) -> int:
-        """Forget a worker that is gone; how many of its grabs were parked."""
+        """Forget a worker that is gone, for good; how many of its grabs were parked."""
+        self._gone[worker_id] = None
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
         types = [type_ for type_, line in self._parked.items() if worker_id in line]
         for type_ in types:
             self._remove(type_, worker_id)

@@ -124,6 +124,36 @@ def test_a_lost_worker_s_grabs_are_dropped_and_do_not_come_back() -> None:
     assert book.parked() == []
 
 
+def test_a_lost_worker_s_grab_that_was_elsewhere_meanwhile_is_not_taken_in() -> None:
+    book = CreditBook(PARK)
+    book.park(grab("w1"), 0.0)
+    (lent,) = book.take_out("t")
+    book.drop_worker("w1")
+    assert not book.park(lent, 1.0)
+    assert book.parked() == []
+
+
+def test_of_lost_workers_it_remembers_no_more_than_it_may(monkeypatch) -> None:
+    monkeypatch.setattr("services.mesh.jobs.credit.MOST_GONE", 2)
+    book = CreditBook(PARK)
+    for worker in ("w1", "w2", "w3"):
+        book.drop_worker(worker)
+    assert [book.park(grab(worker), 0.0) for worker in ("w1", "w2", "w3")] == [True, False, False]
+
+
+def test_what_is_taken_out_leaves_other_types_and_taken_grabs_alone() -> None:
+    book = CreditBook(PARK)
+    book.park(grab("w1"), 0.0)
+    taken = book.take("t")
+    book.park(grab("w2"), 0.0)
+    book.park(grab("w2", type_="u"), 0.0)
+    assert book.take_out("t") == [grab("w2")]
+    assert (book.credit_of("t"), book.credit_of("u")) == (0, 10)
+    assert taken is not None
+    book.settle(taken, 0)
+    assert book.take_out("t") == [grab("w1")]
+
+
 def test_a_taken_grab_that_was_replaced_does_not_come_back() -> None:
     book = CreditBook(PARK)
     book.park(grab(number=1), 0.0)
@@ -144,6 +174,7 @@ class BookMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.number = 0
         self.in_hand: dict[tuple[str, str], Grab] = {}
+        self.lives = {"a": 0, "b": 0}
         # What each worker and type may still be sent, if it counts as the worker does: its latest
         # word, less what arrived since.
         self.room: dict[tuple[str, str], int] = {}
@@ -151,6 +182,7 @@ class BookMachine(RuleBasedStateMachine):
     @rule(worker=st.sampled_from("ab"), type_=st.sampled_from("xy"), credit=st.integers(0, 5))
     def worker_grabs(self, worker: str, type_: str, credit: int) -> None:
         self.number += 1
+        worker += str(self.lives[worker])
         asked = Grab(worker, type_, credit, self.number, "inbox")
         assert self.book.park(asked, self.now) == (credit > 0)
         self.room[worker, type_] = credit
@@ -185,6 +217,9 @@ class BookMachine(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from("ab"))
     def worker_dies(self, worker: str) -> None:
+        """It comes back as another one."""
+        self.lives[worker] += 1
+        worker += str(self.lives[worker] - 1)
         self.book.drop_worker(worker)
         for key in [key for key in self.room if key[0] == worker]:
             del self.room[key]
