@@ -88,7 +88,7 @@ test: check ## From nothing to green: every check and every test, with real serv
 	@$(MAKE) --no-print-directory test-integration
 	@$(BIN)/python -m tests.chaos --quick --tries 2
 test-unit: setup ## Only the tests without servers
-	@nice $(BIN)/pytest -q -n 2 tests/unit tests/contract
+	@$(BIN)/pytest -q -n 2 tests/unit tests/contract
 test-integration: setup ## Only the tests of each part with its real servers
 	@$(BIN)/pytest -q -n 3 --dist loadfile --reruns $(RERUNS) tests/integration
 test-e2e: setup ## Only the tests of the whole mesh

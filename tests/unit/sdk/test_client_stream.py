@@ -112,7 +112,7 @@ async def test_a_mesh_that_does_not_answer_ends_a_stream_in_time(
     address: str, mesh: MemoryMesh
 ) -> None:
     mesh.hanging.add("EnqueueStream")
-    async with AsyncClient(address, timeout=2.0, attempts=1) as client:
+    async with AsyncClient(address, timeout=4.0, attempts=1) as client:
         acks = await client.enqueue_many(
             (NewJob("echo", n) for n in range(3000)), raise_errors=False
         )
