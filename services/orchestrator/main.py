@@ -102,6 +102,7 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
     announcer = BusAnnouncer(bus, subjects, process.metrics, statistics.changed)
     process.add(DueListener(bus, subjects, statistics.changed))
     loans = _loans(config, process, bus, subjects, shards, etcd, announcer)
+    loans.is_limited = lambda type_: type_ in types.items and types.items[type_].limited
     searches = config.shard_connections // 2
     lookup = Lookup(shards, topology, announcer, searches)
     reports = process.add(

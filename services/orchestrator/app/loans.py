@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from services.mesh.clock import Clock
@@ -65,6 +65,9 @@ class Loans:
         self._hands, self._shards = hands, shards
         self._tasks, self._clock, self._tracing = tasks, clock, tracing
         self._book = CreditBook(KEEP_SECONDS)
+        #: Whether a type has limits: the places of those are counted by schedulers, who do not lend
+        #: it; but may have done so a moment ago.
+        self.is_limited: Callable[[str], bool] = lambda type_: False
         #: By type, what ends its right.
         self._rights: dict[str, asyncio.TimerHandle] = {}
         by = ("type", "shard")
@@ -113,7 +116,7 @@ class Loans:
         if not self._rights or not self._hands.connected:
             return None
         type_ = handed_type(jobs)
-        if type_ is None or type_ not in self._rights:
+        if type_ is None or type_ not in self._rights or self.is_limited(type_):
             return None
         grab = self._book.take(type_)
         if grab is not None and grab.credit < len(jobs):

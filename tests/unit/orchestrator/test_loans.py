@@ -179,6 +179,12 @@ async def test_nothing_is_handed_out_while_the_broker_is_away(desk):
     assert desk.loans.take(jobs()) is None
 
 
+async def test_nothing_is_handed_out_of_a_type_that_has_limits_by_now(desk):
+    desk.loans.grabbed(grab(), LONG)
+    desk.loans.is_limited = {"t"}.__contains__
+    assert desk.loans.take(jobs()) is None
+
+
 async def test_an_orchestrator_that_ends_passes_all_grabs_on(desk):
     desk.loans.grabbed(grab(), LONG)
     desk.loans.grabbed(grab(type_="other"), LONG)
