@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
+
+log = logging.getLogger(__name__)
 
 DEPENDENCY = "nats"
 
@@ -18,6 +21,11 @@ class Message(NamedTuple):
     headers: Mapping[str, str]
     # Not from a peer: the server says that nobody listens where the request went.
     no_responders: bool = False
+
+    def dropped(self, error: ValueError) -> None:
+        """Say that nobody could read it, and why."""
+        extra = {"action": "message_malformed", "subject": self.subject, "error": str(error)}
+        log.warning("dropped a malformed message", extra=extra)
 
 
 #: Called with each message, in order. An awaitable it returns is awaited before the next one.

@@ -102,7 +102,7 @@ class LoanDesk:
         try:
             grab, seconds = loan_from_bytes(message.payload, message.reply)
         except ValueError as error:
-            _malformed(message, error)
+            message.dropped(error)
         else:
             self._loans.grabbed(grab, seconds if self._taking else 0.0)
 
@@ -113,9 +113,4 @@ class LoanDesk:
         try:
             self._loans.withdrawn(withdrawal_from_bytes(message.payload))
         except ValueError as error:
-            _malformed(message, error)
-
-
-def _malformed(message: Message, error: ValueError) -> None:
-    extra = {"action": "message_malformed", "subject": message.subject, "error": str(error)}
-    log.warning("dropped a malformed message", extra=extra)
+            message.dropped(error)

@@ -170,31 +170,26 @@ class Intake:
         try:
             self._grabbed(grab_from_bytes(message.payload, message.reply))
         except ValueError as error:
-            _malformed(message, error)
+            message.dropped(error)
 
     def _on_withdrawal(self, message: Message) -> None:
         try:
             self._withdrawn(withdrawal_from_bytes(message.payload))
         except ValueError as error:
-            _malformed(message, error)
+            message.dropped(error)
 
     def _on_nudge(self, message: Message) -> None:
         try:
             type_ = self._subjects.tail(message.subject)
             self._heard(nudge_from_bytes(message.payload, type_))
         except ValueError as error:
-            _malformed(message, error)
+            message.dropped(error)
 
     def _on_served(self, message: Message) -> None:
         try:
             self._served(served_from_bytes(message.payload))
         except ValueError as error:
-            _malformed(message, error)
+            message.dropped(error)
 
     def _on_end(self, message: Message) -> None:
         self._ended(self._subjects.tail(message.subject))
-
-
-def _malformed(message: Message, error: ValueError) -> None:
-    extra = {"action": "message_malformed", "subject": message.subject, "error": str(error)}
-    log.warning("dropped a malformed message", extra=extra)

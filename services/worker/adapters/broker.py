@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from services.mesh.bus import Bus, Message, Subjects, Subscription
@@ -10,8 +9,6 @@ from services.mesh.bus import Inbox as BusInbox
 from services.mesh.runtime import Dependency
 from services.worker.convert import batch_from_bytes, cancels_from_bytes, grab_to_bytes
 from services.worker.ports import Broker, Inbox, WorkSource
-
-log = logging.getLogger(__name__)
 
 
 class BusBroker(Broker):
@@ -92,7 +89,7 @@ class BusSource(WorkSource):
             else:
                 self._inbox.received(batch_from_bytes(message.payload))
         except ValueError as error:
-            _malformed(message, error)
+            message.dropped(error)
 
     def _called(self, message: Message) -> None:
         if message.reply:
@@ -103,7 +100,7 @@ class BusSource(WorkSource):
             for key, fence in cancels_from_bytes(message.payload):
                 self._inbox.cancelled(key, fence)
         except ValueError as error:
-            _malformed(message, error)
+            message.dropped(error)
 
 
 class RegrabOnReconnect(Dependency):
@@ -122,8 +119,3 @@ class RegrabOnReconnect(Dependency):
 
     def down(self, reason: object = "") -> None:
         self._broker.down(reason)
-
-
-def _malformed(message: Message, error: ValueError) -> None:
-    extra = {"action": "message_malformed", "subject": message.subject, "error": str(error)}
-    log.warning("dropped a malformed message", extra=extra)
