@@ -29,22 +29,23 @@ class Sender:
 
 def grab_from_bytes(payload: bytes, inbox: str) -> Grab:
     """Read a worker's grab; anything that is not one is a ValueError."""
-    try:
-        message = bus_pb2.Grab.FromString(payload)
-    except DecodeError as error:
-        raise ValueError(f"not a grab: {error}") from error
-    if not message.worker_id or not message.type or not inbox:
-        raise ValueError("a grab names its worker, its type and where to answer")
-    return Grab(
-        message.worker_id, message.type, message.credit, message.grab_no, inbox, message.waits
-    )
+    return loan_from_bytes(payload, inbox)[0]
 
 
 def loan_from_bytes(payload: bytes, inbox: str) -> tuple[Grab, float]:
     """A grab as an Orchestrator gets it, and for how long it may keep grabs of the type; 0 if the
     worker sent it itself.
     """
-    return grab_from_bytes(payload, inbox), bus_pb2.Grab.FromString(payload).loan_ms / 1000
+    try:
+        message = bus_pb2.Grab.FromString(payload)
+    except DecodeError as error:
+        raise ValueError(f"not a grab: {error}") from error
+    if not message.worker_id or not message.type or not inbox:
+        raise ValueError("a grab names its worker, its type and where to answer")
+    grab = Grab(
+        message.worker_id, message.type, message.credit, message.grab_no, inbox, message.waits
+    )
+    return grab, message.loan_ms / 1000
 
 
 def grab_to_bytes(grab: Grab, loan_seconds: float = 0.0) -> bytes:
