@@ -89,6 +89,7 @@ def percentile(values: Iterable[float], share: float) -> float | None:
 
 RESCUED = "worker killed: its jobs start again"
 SWEPT = "dispatch lost: dispatched again"
+SILENT = "messages pass again: lost ones dispatched again"
 RESUMED = "watch cut: resumed"
 BREAKER = "shard away: the breaker of an Orchestrator opens"
 ELSEWHERE = "shard away: calls for other shards that fail"
@@ -133,6 +134,7 @@ def measure(folder: Path, evidence: Evidence) -> list[Measure]:
     table.add(Measure(BREAKER, 2.0), samples.opened_breakers(evidence, folder / "logs"))
     table.add(Measure(ELSEWHERE, 0.0, share=1.0), samples.errors_elsewhere(evidence))
     table.add(Measure(SWEPT, 6.0), samples.swept(evidence))
+    table.add(Measure(SILENT, 6.0), samples.swept_in_silence(evidence))
     table.add(Measure(RESUMED, 3.0), samples.resumed(evidence))
     late = Measure("lateness of first starts under faults", 10.0, is_target=False)
     table.add(late, samples.lateness(evidence))

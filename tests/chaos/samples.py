@@ -49,14 +49,40 @@ def rescued(evidence: Evidence) -> Iterator[Taken]:
 
 
 def swept(evidence: Evidence) -> Iterator[Taken]:
-    """From a claim whose dispatch was lost to the next claim."""
+    """From a claim whose dispatch was lost to the next claim, if a message can pass by then."""
+    for claim, back, again in _lost(evidence):
+        if _mute_until(evidence, back.time) is None:
+            yield Taken(claim.time, again.time - claim.time)
+
+
+def swept_in_silence(evidence: Evidence) -> Iterator[Taken]:
+    """The same for what was taken back while the broker passed nothing on: from when it does."""
+    for _, back, again in _lost(evidence):
+        healed = _mute_until(evidence, back.time)
+        if healed is not None:
+            yield Taken(healed, max(0.0, again.time - healed))
+
+
+def _lost(evidence: Evidence) -> Iterator[tuple[Event, Event, Event]]:
+    """The claim, the sweep and the next claim of each dispatch that got lost."""
     for _, events in _unlimited(evidence):
         for index, event in enumerate(events):
             if event.reason == SWEPT:
                 claim = next(e for e in reversed(events[:index]) if e.reason == CLAIMED)
                 again = next((e for e in events[index:] if e.reason == CLAIMED), None)
                 if again:
-                    yield Taken(claim.time, again.time - claim.time)
+                    yield claim, event, again
+
+
+def _mute_until(evidence: Evidence, at: float) -> float | None:
+    """When a fault healed in which every message was dropped at that time."""
+    planned = {fault["number"]: fault["options"] for fault in evidence.plan.get("faults", ())}
+    for fault in evidence.faults:
+        options = planned.get(fault["number"], {})
+        is_mute = fault["kind"] == "drop.broker" and options.get("share") == 1.0
+        if is_mute and fault["began"] <= at < fault.get("healed", fault["began"]):
+            return float(fault["healed"])
+    return None
 
 
 def _unlimited(evidence: Evidence) -> Iterator[tuple[str, list[Event]]]:

@@ -11,7 +11,7 @@ import pytest
 from services.mesh.jobs.ids import bucket_for_key
 from services.mesh.jobs.topology import BucketMap
 from tests.chaos.orders import LANE, LIMITED
-from tests.chaos.recovery import BREAKER, ELSEWHERE, RESUMED, SWEPT, Measure, measure
+from tests.chaos.recovery import BREAKER, ELSEWHERE, RESUMED, SILENT, SWEPT, Measure, measure
 from tests.chaos.report import recovery_table
 from tests.unit.chaos.story import BEGAN, Story
 
@@ -37,6 +37,23 @@ def test_the_only_fault_in_force_is_what_a_lost_dispatch_belongs_to(tmp_path: Pa
     _strike(story, "drop.broker", "nats", 1, 5)
     (sample,) = _found(tmp_path, story, SWEPT).samples
     assert (sample.by, sample.beside, sample.seconds) == ("drop.broker nats", (), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("share", "healed", "name", "seconds"),
+    [(1.0, 3.5, SILENT, 0.5), (1.0, 2.5, SWEPT, 2.0), (0.6, 3.5, SWEPT, 2.0)],
+)
+def test_a_dispatch_that_is_swept_while_no_message_passes_counts_from_when_one_does(
+    tmp_path: Path, share: float, healed: float, name: str, seconds: float
+) -> None:
+    story = Story()
+    story.job("a", LOST)  # claimed at 2, swept at 3, claimed again at 4
+    fault = _strike(story, "drop.broker", "nats", 1, healed)
+    planned = {"number": fault["number"], "options": {"share": share}}
+    story.evidence.plan["faults"] = [planned]
+    (sample,) = _found(tmp_path, story, name).samples
+    assert sample.seconds == pytest.approx(seconds)
+    assert {one.name for one in measure(tmp_path, story.evidence)} & {SILENT, SWEPT} == {name}
 
 
 def test_a_sample_says_which_other_faults_were_in_force(tmp_path: Path) -> None:
