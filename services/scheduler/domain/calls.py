@@ -3,14 +3,15 @@
 A call is heard by every worker of the type, so it is not repeated lightly: each one that changed
 nothing makes the next one wait for longer. The bound is what a job waits for at most when calls
 have been lost, with a broker that lost all else: a lost dispatch has six seconds, and four of them
-have passed when it is swept.
+have passed when it is swept. The first pauses are short, for a broker that loses some messages
+loses calls and their answers, too; whoever has no room hears two calls more for it, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-FIRST_SECONDS, LONGEST_SECONDS = 1.0, 1.5
+FIRST_SECONDS, LONGEST_SECONDS = 0.25, 1.5
 
 
 class CallPlan:
