@@ -66,6 +66,19 @@ def stored_jobs(dsns: Mapping[str, str]) -> set[str]:
     return found
 
 
+def late_schedules(dsns: Mapping[str, str], seconds: float = 1.0) -> list[str]:
+    """The schedules that have not been fired for longer than that after their time."""
+    query = """
+        SELECT name FROM schedules
+        WHERE NOT paused AND next_time < clock_timestamp() - make_interval(secs => %s)
+    """
+    found: list[str] = []
+    for dsn in dsns.values():
+        with psycopg.connect(dsn, connect_timeout=5) as connection:
+            found += [row[0] for row in connection.execute(query, [seconds])]
+    return found
+
+
 async def settle(
     dsns: Mapping[str, str],
     seconds: float = 60.0,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from services.mesh.testing.waiting import eventually
 from tests.chaos.checker import check
-from tests.chaos.dump import dump, settle, stored_jobs
+from tests.chaos.dump import dump, late_schedules, settle, stored_jobs
 from tests.chaos.evidence import Evidence
 from tests.chaos.load import Load, LoadPlan
 from tests.failpoints.cells import Cell, mix_of, strike_of, under_load
@@ -85,12 +85,25 @@ async def _strike(rig: Rig, cell: Cell, folder: Path, seed: int, outcome: Outcom
         outcome.problems.append("the failpoint did not act")
     await rig.disarm()
     await rig.healed()
+    await _current_schedules(rig, outcome)
     await load.pause()
     if not await settle(rig.mesh.shard_dsns, SETTLE_SECONDS):
         outcome.problems.append(f"jobs are open {SETTLE_SECONDS:g} s after healing")
     await load.finish(await asyncio.to_thread(stored_jobs, rig.mesh.shard_dsns))
     _judge(rig, folder, outcome)
     outcome.fired = rig.fired(name, since)
+
+
+async def _current_schedules(rig: Rig, outcome: Outcome) -> None:
+    """A schedule that is paused before anybody serves its shard again has no job for its times."""
+
+    async def current() -> bool:
+        return not await asyncio.to_thread(late_schedules, rig.mesh.shard_dsns)
+
+    try:
+        await eventually(current, SETTLE_SECONDS)
+    except TimeoutError:
+        outcome.problems.append(f"schedules are late {SETTLE_SECONDS:g} s after healing")
 
 
 def _judge(rig: Rig, folder: Path, outcome: Outcome) -> None:

@@ -20,8 +20,10 @@ T = TypeVar("T")
 CHUNK = 1000
 #: How long a gap may close by itself before it is read.
 GAP_SECONDS = 0.05
-#: Comparing all watched jobs with their rows is followed by a rest of so many times its duration.
+#: Comparing all watched jobs with their rows is followed by a rest of so many times its duration,
+#: but for no longer than this: meanwhile nobody finds what a lost hint would have told.
 COMPARE_REST = 9.0
+MOST_REST_SECONDS = 15.0
 #: In every so many comparisons all jobs are asked for by name: one that was deleted has no events
 #: any more that a comparison could miss.
 ROLL_CALL = 15
@@ -62,6 +64,8 @@ class WatchHub(Loop):
         self._closing: asyncio.TimerHandle | None = None
         self._lagging: list[str] = []
         self._next_full = self._next_roll_call = 0.0
+        #: How long the last comparison took.
+        self._lasted = 0.0
         self._gauge = metrics.gauge("watches", "Open watches.")
         self._gaps = metrics.counter(
             "watch_gaps", "Hints that did not continue what was delivered."
@@ -153,8 +157,14 @@ class WatchHub(Loop):
         return {"events": read}
 
     def _plan(self, began: float, now: float) -> None:
-        """When to compare all, after a comparison that took from `began` to `now`."""
-        self._next_full = max(began + self._reread, now + COMPARE_REST * (now - began))
+        """When to compare all, after a comparison that took from `began` to `now`.
+
+        One that lasted long because it waited for somebody who was frozen or away cost nothing:
+        only if the one before was as long, all the watched jobs are more than can be read often.
+        """
+        lasted = now - began
+        rest = min(COMPARE_REST * min(lasted, self._lasted), MOST_REST_SECONDS)
+        self._next_full, self._lasted = max(began + self._reread, now + rest), lasted
         if began >= self._next_roll_call:
             self._next_roll_call = began + ROLL_CALL * (self._next_full - began)
 
