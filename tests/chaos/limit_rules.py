@@ -3,6 +3,7 @@
 A place of a limit is held under the lease of its worker, from before a handler begins until after
 it has ended. So what counts is what handlers did, not when rows say so. Whose worker lost its lease
 has lost its place with it, and may go on for as long as it does not know: those do not count.
+Nor do those that began before every scheduler can have heard of the limit: they hold no place.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ from tests.chaos.verdict import Violation, Violations
 
 #: What a lost lease may be older than the first sign of it, on a busy machine.
 GRACE_SECONDS = 20.0
+#: How long a scheduler may not know a limit that was just set: an etcd watch, on a busy machine.
+UNKNOWN_SECONDS = 1.0
 #: A type, and of a limit per key the namespace and the key.
 Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """How many of a type may run at once; 0: as many as want to."""
+    """How many of a type may run at once; 0: as many as want to. And from when on."""
 
     total: int
     per_key: int
+    since: float
 
     def of(self, key: Key) -> int:
         return self.total if len(key) == 1 else self.per_key
@@ -60,7 +64,12 @@ def unproven(evidence: Evidence) -> Iterator[str]:
 
 def _limits(evidence: Evidence) -> dict[str, _Bounds]:
     ops = (op for op in evidence.history if op["op"] == "limit")
-    return {op["type"]: _Bounds(op.get("total", 0), op.get("per_key", 0)) for op in ops}
+    return {
+        op["type"]: _Bounds(
+            op.get("total", 0), op.get("per_key", 0), op.get("end", 0.0) + UNKNOWN_SECONDS
+        )
+        for op in ops
+    }
 
 
 def _held(evidence: Evidence) -> dict[Key, list[Run]]:
@@ -71,11 +80,12 @@ def _held(evidence: Evidence) -> dict[Key, list[Run]]:
     for row in evidence.rows:
         if row.type not in limits:
             continue
-        shared = _shared(row, limits[row.type], keys.get(row.ref, ""))
+        limit = limits[row.type]
+        shared = _shared(row, limit, keys.get(row.ref, ""))
         workers = _workers(evidence, row.id)
         for fence, run in evidence.ledger.of(row.id).items():
             until = lost.get(workers.get(fence, ""), math.inf) - GRACE_SECONDS
-            if run.ended is not None and run.ended < until:
+            if run.ended is not None and run.ended < until and run.began >= limit.since:
                 for key in shared:
                     held[key].append(run)
     return held

@@ -69,7 +69,7 @@ ALL_LARGE: Mapping[str, str] = {"JOBMESH_INLINE_BYTES": "16"}
 class Rig:
     """A mesh, its workers, and hands to strike them with."""
 
-    def __init__(self, mesh: RunningMesh, crew: Crew, journal: Path) -> None:
+    def __init__(self, mesh: RunningMesh, crew: StruckCrew, journal: Path) -> None:
         self.mesh, self.crew = mesh, crew
         self._journal = journal
         #: Where the handlers of the present load write what they do.

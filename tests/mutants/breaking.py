@@ -198,9 +198,9 @@ def commit_again() -> None:
 
     put, turns = Putting._put_new, itertools.count(1)
 
-    async def believe(self: Any, jobs: Any, epoch: int) -> Any:
+    async def believe(self: Any, jobs: Any, epoch: int, worker_id: str | None = None) -> Any:
         if next(turns) % 5:
-            return await put(self, jobs, epoch)
+            return await put(self, jobs, epoch, worker_id)
         now = datetime.now(UTC)
         return PutAnswer([_created(job, now, now) for job in jobs], [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.checker import check
+from tests.chaos.limit_rules import UNKNOWN_SECONDS
 from tests.chaos.orders import LANE, LANES, LIMITED, PER_KEY, OrderBook
 from tests.unit.chaos.story import BEGAN, RAN, RESCUED, Story
 
@@ -45,6 +46,17 @@ def test_a_limit_that_was_kept_is_no_violation(story: Story) -> None:
 def test_more_handlers_of_a_key_than_may_run_at_once_are_found(story: Story) -> None:
     too_many(story, "d", "e", "f")
     assert found(story) == {("I14", "other")}
+
+
+def test_what_began_before_schedulers_can_have_heard_of_the_limit_does_not_count(
+    story: Story,
+) -> None:
+    too_many(story, "d", "e", "f")
+    began = min(runs[1].began for job, runs in story.evidence.ledger.runs.items() if job in "def")
+    story.evidence.history[0]["end"] = began - UNKNOWN_SECONDS
+    assert found(story) == {("I14", "other")}
+    story.evidence.history[0]["end"] = began + UNKNOWN_SECONDS
+    assert found(story) == set()
 
 
 def test_each_key_and_each_namespace_has_its_own(story: Story) -> None:
