@@ -17,13 +17,6 @@ from tests.integration.orchestrator_rig import (
     report,
     reported,
 )
-from tests.integration.parts import orchestrator
-
-
-@pytest.fixture
-async def stand(shard_dsns, nats_url, etcd_endpoint, unique_prefix):
-    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as running:
-        yield running
 
 
 async def test_an_unkeyed_batch_goes_to_one_shard_as_a_whole(stand):

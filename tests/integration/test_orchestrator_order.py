@@ -9,13 +9,6 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from services.mesh.errors import InvalidField, ShardNotFound
 from services.mesh.testing.waiting import eventually
 from tests.integration.orchestrator_rig import new_job
-from tests.integration.parts import orchestrator
-
-
-@pytest.fixture
-async def stand(shard_dsns, nats_url, etcd_endpoint, unique_prefix):
-    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as running:
-        yield running
 
 
 async def page(stand, shard: str, after=None, **given) -> pb.ListShardEventsResponse:

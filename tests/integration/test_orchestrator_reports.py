@@ -15,13 +15,6 @@ from tests.integration.orchestrator_rig import (
     reported,
     reported_in_columns,
 )
-from tests.integration.parts import orchestrator
-
-
-@pytest.fixture
-async def stand(shard_dsns, nats_url, etcd_endpoint, unique_prefix):
-    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as running:
-        yield running
 
 
 async def test_a_report_commits_and_its_replay_is_committed_too(stand):

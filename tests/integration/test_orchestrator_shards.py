@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 
 import grpc
-import pytest
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 from jobmesh.v1 import topology_pb2
 
@@ -23,12 +22,6 @@ from tests.integration.orchestrator_rig import (
     unblock,
 )
 from tests.integration.parts import orchestrator
-
-
-@pytest.fixture
-async def stand(shard_dsns, nats_url, etcd_endpoint, unique_prefix):
-    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as running:
-        yield running
 
 
 async def test_the_id_says_where_the_job_is(stand):

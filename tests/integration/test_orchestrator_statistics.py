@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from jobmesh.v1 import bus_pb2, job_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
@@ -16,13 +15,6 @@ from tests.integration.orchestrator_rig import (
     report,
     reported,
 )
-from tests.integration.parts import orchestrator
-
-
-@pytest.fixture
-async def stand(shard_dsns, nats_url, etcd_endpoint, unique_prefix):
-    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as running:
-        yield running
 
 
 async def test_statistics_come_at_once_and_at_every_change(stand):
