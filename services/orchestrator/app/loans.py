@@ -150,9 +150,8 @@ class Loans:
         full = self._book.settle(grab, used)
         if full is not None:
             self._say(self._hands.answer_empty(full))
-        if (
-            grab.type not in self._rights
-        ):  # it ended meanwhile, and this grab was not among the rest
+        if grab.type not in self._rights:
+            # It ended meanwhile, and this grab was not among the rest.
             self._pass_on(grab.type)
 
     async def _dispatch(self, grab: Grab, shard: str, jobs: Sequence[Claimed]) -> None:
