@@ -58,9 +58,11 @@ class Hands(Protocol):
     @property
     def connected(self) -> bool: ...
 
-    async def dispatch(self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool) -> None:
-        """Answer a grab with jobs; with `stay` the next one may come here. Raises
-        DependencyUnavailable if it is certain that it did not leave.
+    async def dispatch(
+        self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool, more: bool = False
+    ) -> None:
+        """Answer a grab with jobs, or with `more` a part of it, which goes on; with `stay` the next
+        one may come here. Raises DependencyUnavailable if it is certain that it did not leave.
         """
         ...
 

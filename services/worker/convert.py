@@ -73,6 +73,7 @@ def batch_from_bytes(data: bytes) -> Batch:
         now_us=message.now_us,
         clock=message.clock,
         grab_at=message.grab_at,
+        more=message.more,
     )
 
 

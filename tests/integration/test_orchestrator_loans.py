@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,6 +12,7 @@ from services.mesh.jobs.ids import new_job_id
 from services.mesh.jobs.model import NewJob, Payload
 from services.mesh.jobs.states import JobState
 from services.orchestrator.app.submission import Stored
+from services.orchestrator.domain.lent import Part
 from tests.integration.store_rig import audit
 from tests.integration.submission_rig import Submitting, submitting
 from tests.integration.submission_rig import draft as draft_of
@@ -52,13 +54,18 @@ async def test_a_new_job_is_sent_to_the_worker_and_no_scheduler_is_nudged(stand)
     assert stand.hands.stays == [True]
 
 
-async def test_the_next_ones_go_the_usual_way_until_the_worker_grabs_again(stand):
-    await stand.put(draft())
-    await stand.put(draft())
-    assert (len(sent(stand)), stand.heard.nudged) == (1, [{"t"}])
+async def test_more_than_there_is_room_for_goes_the_usual_way_until_the_worker_grabs_again(stand):
+    for _ in range(6):  # there is room for five
+        await stand.put(draft())
+    assert (len(sent(stand)), stand.heard.nudged) == (5, [{"t"}])
     stand.loans.grabbed(grab(number=2), 60.0)
     await stand.put(draft())
-    assert (len(sent(stand)), len(stand.heard.nudged)) == (2, 1)
+    assert (len(sent(stand)), len(stand.heard.nudged)) == (6, 1)
+
+
+async def test_puts_beside_each_other_are_all_handed_out(stand):
+    await asyncio.gather(*(stand.put(draft(), draft()) for _ in range(2)))
+    assert (len(sent(stand)), stand.heard.nudged) == (4, [])
 
 
 async def test_jobs_that_are_alike_are_handed_out_together(stand):
@@ -74,7 +81,8 @@ async def test_of_a_repeated_request_nothing_is_sent(stand):
     (second,) = await stand.put(draft(key="k"))
     assert first.result.job_id == second.result.job_id
     assert (len(sent(stand)), stand.heard.nudged) == (1, [])
-    assert stand.loans.take([await built(stand)]) == grab(number=2), "its room is still there"
+    taken = stand.loans.take([await built(stand)])
+    assert taken == Part(grab(number=2), 1), "its room is still there"
 
 
 async def built(stand: Submitting) -> NewJob:
@@ -112,7 +120,7 @@ async def test_a_shard_that_is_certainly_away_costs_the_worker_nothing(stand):
     stand.store.before["put_new_handed"] = [ShardUnavailable("s0")]
     await stand.put(draft())
     assert sent(stand) == []
-    assert stand.loans.take([await built(stand)]) == grab()
+    assert stand.loans.take([await built(stand)] * 5) == Part(grab(), 5)
 
 
 async def test_what_cannot_be_sent_is_taken_back_and_told_to_the_schedulers(stand):

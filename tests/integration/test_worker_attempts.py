@@ -53,6 +53,17 @@ async def test_a_dispatch_runs_and_its_output_is_reported(rig: Rig) -> None:
     assert rig.orchestrator.kinds(job) == ["succeeded"]
 
 
+async def test_a_grab_that_brings_jobs_in_parts_stays_out_until_it_is_answered(rig: Rig) -> None:
+    parked = await rig.scheduler.waiting("noop")
+    jobs = [new_job() for _ in range(3)]
+    for job, more in zip(jobs, (True, True, False), strict=True):
+        await rig.scheduler.answer(parked, dispatch(job), more=more)
+        await rig.orchestrator.reported(job, "succeeded")
+    await eventually(lambda: rig.scheduler.parked["noop"] is not parked)
+    grabs = [one.grab.grab_no for one in rig.scheduler.grabs if one.grab.type == "noop"]
+    assert grabs == [1, 2]
+
+
 async def test_a_plain_function_runs_in_an_executor(rig: Rig) -> None:
     job = new_job()
     await rig.scheduler.dispatch("upper", dispatch(job, "hello"))

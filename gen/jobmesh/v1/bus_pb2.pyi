@@ -177,6 +177,7 @@ class DispatchBatch(_message.Message):
     NOW_US_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     GRAB_AT_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """The type."""
     grab_no: _builtins.int
@@ -197,6 +198,10 @@ class DispatchBatch(_message.Message):
     """Where the worker's next grab of the type is best sent, a subject: to the Orchestrator that stored these jobs and
     handed them out at once. Empty: to any scheduler, as usual.
     """
+    more: _builtins.bool
+    """The grab is not answered by this: what is left of its credit may bring more, and no new grab is needed. A worker
+    that does not know this grabs anew, which does no harm.
+    """
     @_builtins.property
     def dispatches(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dispatch]:
         """The attempts, at most the credit. Empty: nothing became due while the grab was parked; grab again."""
@@ -212,10 +217,11 @@ class DispatchBatch(_message.Message):
         now_us: _builtins.int = ...,
         clock: _builtins.int = ...,
         grab_at: _builtins.str = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "dispatches", b"dispatches", "draining", b"draining", "grab_at", b"grab_at", "grab_no", b"grab_no", "now_us", b"now_us", "scheduler_id", b"scheduler_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "dispatches", b"dispatches", "draining", b"draining", "grab_at", b"grab_at", "grab_no", b"grab_no", "more", b"more", "now_us", b"now_us", "scheduler_id", b"scheduler_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

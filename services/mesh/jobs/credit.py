@@ -1,5 +1,5 @@
 """The credit book: room that workers offered, by type, in the order in which they offered it. Kept
-by schedulers, and by Orchestrators for what they have on loan.
+by schedulers; Orchestrators have a book of their own for what they have on loan.
 
 A grab offers the room of one worker for one type, and is answered once. Three things may happen to
 it: it is taken for a claim and settled with what the claim brought; it is replaced by a newer grab
@@ -39,6 +39,21 @@ class Grab:
 MOST_GONE = 1_000
 
 
+class GoneWorkers:
+    """Those that were lost last."""
+
+    def __init__(self) -> None:
+        self._gone: dict[str, None] = {}
+
+    def __contains__(self, worker_id: object) -> bool:
+        return worker_id in self._gone
+
+    def add(self, worker_id: str) -> None:
+        self._gone[worker_id] = None
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+
+
 @dataclass(frozen=True, slots=True)
 class _Parked:
     grab: Grab
@@ -59,7 +74,7 @@ class CreditBook:
         # Taken grabs that a newer one has replaced: they may still bring jobs, but not come back.
         self._replaced: set[tuple[str, str]] = set()
         self._credit: dict[str, int] = {}
-        self._gone: dict[str, None] = {}
+        self._gone = GoneWorkers()
 
     def park(self, grab: Grab, now: float) -> bool:
         """Take a grab in. False if it is older than what the book has, offers nothing (it then
@@ -122,9 +137,7 @@ class CreditBook:
 
     def drop_worker(self, worker_id: str) -> int:
         """Forget a worker that is gone, for good; how many of its grabs were parked."""
-        self._gone[worker_id] = None
-        if len(self._gone) > MOST_GONE:
-            del self._gone[next(iter(self._gone))]
+        self._gone.add(worker_id)
         types = [type_ for type_, line in self._parked.items() if worker_id in line]
         for type_ in types:
             self._remove(type_, worker_id)

@@ -25,6 +25,8 @@ class Sender:
     clock: int = 0
     grab_at: str = ""
     """Where the worker should send its next grab; empty: to any scheduler."""
+    more: bool = False
+    """The grab is not answered by this: it may bring more."""
 
 
 def grab_from_bytes(payload: bytes, inbox: str) -> Grab:
@@ -81,6 +83,7 @@ def dispatch_batches(grab: Grab, jobs: Sequence[Claimed], sender: Sender) -> Ite
         now_us=sender.now_us,
         clock=sender.clock,
         grab_at=sender.grab_at,
+        more=sender.more,
     )
     for job in jobs:
         _add_dispatch(batch, job)

@@ -38,8 +38,10 @@ class BusHands:
     def connected(self) -> bool:
         return self._bus.connected
 
-    async def dispatch(self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool) -> None:
-        sender = Sender(self._id, MESSAGE_BYTES, grab_at=self.here if stay else "")
+    async def dispatch(
+        self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool, more: bool = False
+    ) -> None:
+        sender = Sender(self._id, MESSAGE_BYTES, grab_at=self.here if stay else "", more=more)
         for batch in dispatch_batches(grab, jobs, sender):
             try:
                 await self._bus.publish(grab.inbox, batch)

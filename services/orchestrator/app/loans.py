@@ -7,6 +7,9 @@ scheduler that has a worker's grab and nothing for it lends it to the Orchestrat
 type's jobs lately. That one stores the next ones as DISPATCHED to the worker, and sends them there
 when they are committed (docs/adr/0016).
 
+A put takes the part of a grab that it needs, so that puts beside each other and right after each
+other are all handed out (`domain.lent`).
+
 **A loan is a right to keep grabs of one type**, for seconds. With the jobs the worker is told to
 send its next grab here, so that a steady stream passes no scheduler at all. The right ends
 
@@ -34,7 +37,7 @@ from typing import Any
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable, Draining, MeshError
-from services.mesh.jobs.credit import CreditBook, Grab
+from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed, NewJob
 from services.mesh.runtime import Tasks
 from services.mesh.store.answers import PutAnswer
@@ -42,12 +45,10 @@ from services.mesh.telemetry.metrics import Metrics
 from services.mesh.telemetry.tracing import Tracing, sampled
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.domain.handing import dispatches, handed_type
+from services.orchestrator.domain.lent import LentBook, Part
 from services.orchestrator.ports import Hands
 
 log = logging.getLogger(__name__)
-
-#: Longer than any right lasts: grabs go when that ends.
-KEEP_SECONDS = 60.0
 
 
 class Loans:
@@ -64,7 +65,7 @@ class Loans:
     ) -> None:
         self._hands, self._shards = hands, shards
         self._tasks, self._clock, self._tracing = tasks, clock, tracing
-        self._book = CreditBook(KEEP_SECONDS)
+        self._book = LentBook()
         #: Whether a type has limits: the places of those are counted by schedulers, who do not lend
         #: it; but may have done so a moment ago.
         self.is_limited: Callable[[str], bool] = lambda type_: False
@@ -82,14 +83,13 @@ class Loans:
         """
         if seconds > 0:
             self._begin(grab.type, seconds)
-        if grab.type in self._rights:
-            self._book.park(grab, self._clock.monotonic())
-        else:
-            self._say(self._hands.pass_on(grab))
+        self._take_in(grab)
+        if grab.type not in self._rights:
+            self._pass_on(grab.type)
 
     def withdrawn(self, grab: Grab) -> None:
         """A worker has nobody left to run the type."""
-        self._book.park(grab, self._clock.monotonic())
+        self._take_in(grab)
 
     def worker_lost(self, worker_id: str) -> None:
         self._book.drop_worker(worker_id)
@@ -111,57 +111,67 @@ class Loans:
 
     # --- new jobs
 
-    def take(self, jobs: Sequence[NewJob]) -> Grab | None:
-        """The grab of a worker with room for all of these jobs, if they may be handed out."""
+    def take(self, jobs: Sequence[NewJob]) -> Part | None:
+        """The room of a worker for all of these jobs, if they may be handed out."""
         if not self._rights or not self._hands.connected:
             return None
         type_ = handed_type(jobs)
         if type_ is None or type_ not in self._rights or self.is_limited(type_):
             return None
-        grab = self._book.take(type_)
-        if grab is not None and grab.credit < len(jobs):
-            self._book.settle(grab, 0)
-            return None
-        return grab
+        return self._book.take(type_, len(jobs))
 
     async def deliver(
-        self, grab: Grab, shard: str, jobs: Sequence[NewJob], answer: PutAnswer
-    ) -> int:
-        """Send the worker what was stored into its hands; how many. Never raises: they are stored,
-        and what it does not get the sweep finds.
+        self, part: Part, shard: str, jobs: Sequence[NewJob], answer: PutAnswer
+    ) -> None:
+        """Send the worker what was stored into its hands, which ends a `take`. Never raises: they
+        are stored, and what it does not get the sweep finds.
         """
         handed = dispatches(jobs, answer)
         if not handed:
-            return 0
+            self.give_back(part)
+            return
         answer.delivered = True
+        more = part.grab.type in self._rights and self._book.leaves_more(part)
+        answered = not more and self._book.answer(part.grab)
+        used = len(handed)
         try:
-            await self._dispatch(grab, shard, handed)
+            await self._dispatch(part.grab, shard, handed, more=more)
         except DependencyUnavailable:
-            answer.delivered = not await self._take_back(shard, handed)
-            return 0
+            used = 0
+            if answered:
+                self._book.reopen(part.grab)
         except Exception:
-            extra = {"action": "handing_failed", "shard": shard, "count": len(handed)}
+            extra = {"action": "handing_failed", "shard": shard, "count": used}
             log.exception("jobs in a worker's hands are left to the sweep", extra=extra)
-        self._handed.labels(grab.type, shard).inc(len(handed))
-        return len(handed)
+        finally:
+            self._settle(part, used, answered=answered)
+        if used:
+            self._handed.labels(part.grab.type, shard).inc(used)
+        else:
+            answer.delivered = not await self._take_back(shard, handed)
 
-    def settle(self, grab: Grab, used: int) -> None:
-        """End a `take`."""
-        full = self._book.settle(grab, used)
+    def give_back(self, part: Part) -> None:
+        """End a `take` that brought the worker nothing."""
+        self._settle(part, 0)
+
+    def _settle(self, part: Part, used: int, *, answered: bool = False) -> None:
+        full = self._book.settle(part, used, answered=answered)
         if full is not None:
             self._say(self._hands.answer_empty(full))
-        if grab.type not in self._rights:
+        if part.grab.type not in self._rights:
             # It ended meanwhile, and this grab was not among the rest.
-            self._pass_on(grab.type)
+            self._pass_on(part.grab.type)
 
-    async def _dispatch(self, grab: Grab, shard: str, jobs: Sequence[Claimed]) -> None:
+    async def _dispatch(
+        self, grab: Grab, shard: str, jobs: Sequence[Claimed], *, more: bool
+    ) -> None:
         links = sampled(job.traceparent for job in jobs) if self._tracing.enabled else ()
         attributes = {"jobmesh.shard": shard, "jobmesh.type": grab.type}
         with self._tracing.start_span(
             "dispatch", "producer", parent="", links=links, attributes=attributes
         ) as span:
             span.set("jobmesh.count", len(jobs))
-            await self._hands.dispatch(grab, jobs, stay=grab.type in self._rights)
+            await self._hands.dispatch(grab, jobs, stay=grab.type in self._rights, more=more)
 
     async def _take_back(self, shard: str, jobs: Sequence[Claimed]) -> bool:
         self._unsent.labels(jobs[0].type, shard).inc(len(jobs))
@@ -174,6 +184,11 @@ class Loans:
             return False
 
     # --- rights
+
+    def _take_in(self, grab: Grab) -> None:
+        full = self._book.put(grab)
+        if full is not None:
+            self._say(self._hands.answer_empty(full))
 
     def _begin(self, type_: str, seconds: float) -> None:
         if (ends := self._rights.pop(type_, None)) is not None:

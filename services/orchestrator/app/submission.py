@@ -20,7 +20,6 @@ from services.mesh.errors import (
     StaleEpoch,
     UniqueConflict,
 )
-from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.ids import new_job_id, new_job_keys
 from services.mesh.jobs.model import AlikeJobs, NewJob
 from services.mesh.jobs.record import record
@@ -33,6 +32,7 @@ from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.topology import TopologyKeeper
 from services.orchestrator.domain.dueness import due_work, is_long
+from services.orchestrator.domain.lent import Part
 from services.orchestrator.ports import Announcer
 
 log = logging.getLogger(__name__)
@@ -256,9 +256,9 @@ class Submission:
         return self._clock.now_us() // 1000
 
     async def _stored(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
-        grab = self._loans.take(jobs)
-        if grab is not None:
-            return await self._handed(grab, shard, jobs, epoch)
+        part = self._loans.take(jobs)
+        if part is not None:
+            return await self._handed(part, shard, jobs, epoch)
         try:
             return await self._store(shard, jobs, epoch)
         except OutcomeUnknown:
@@ -266,20 +266,26 @@ class Submission:
             return await self._settle(shard, jobs, epoch)
 
     async def _handed(
-        self, grab: Grab, shard: str, jobs: Sequence[NewJob], epoch: int
+        self, part: Part, shard: str, jobs: Sequence[NewJob], epoch: int
     ) -> PutAnswer:
         """Store jobs into the hands of a worker that has room for them, and send them there."""
-        used = 0
         try:
-            try:
-                answer = await self._shards.store(shard).put_jobs(jobs, epoch, grab.worker_id)
-            except OutcomeUnknown:
-                # If they are there, they are in its hands; if not, they go the usual way now.
-                answer = await self._settle(shard, jobs, epoch)
-            used = await self._loans.deliver(grab, shard, jobs, answer)
-            return answer
-        finally:
-            self._loans.settle(grab, used)
+            answer = await self._into_hands(part, shard, jobs, epoch)
+        except BaseException:
+            self._loans.give_back(part)
+            raise
+        await self._loans.deliver(part, shard, jobs, answer)
+        return answer
+
+    async def _into_hands(
+        self, part: Part, shard: str, jobs: Sequence[NewJob], epoch: int
+    ) -> PutAnswer:
+        store = self._shards.store(shard)
+        try:
+            return await store.put_jobs(jobs, epoch, part.grab.worker_id)
+        except OutcomeUnknown:
+            # If they are there, they are in its hands; if not, they go the usual way now.
+            return await self._settle(shard, jobs, epoch)
 
     async def _store(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         store = self._shards.store(shard)

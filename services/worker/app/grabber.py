@@ -65,6 +65,10 @@ class Grabber:
         self._plan.answered(grab_no)
         self._wake.set()
 
+    def heard(self, grab_no: int, count: int) -> None:
+        """A part of what the grab may bring came; it goes on."""
+        self._plan.heard(grab_no, count, self._clock.monotonic())
+
     def refused(self, grab_no: int) -> None:
         self._at = self._next_at = ""
         self._plan.refused(grab_no, self._clock.monotonic())

@@ -225,7 +225,10 @@ class Tenure(Owner, Inbox, Listener):
         if grabber is not None:
             if any(attempt.limits for attempt in taken):
                 grabber.foresee_nothing()
-            grabber.answered(batch.grab_no, batch.grab_at)
+            if batch.more:
+                grabber.heard(batch.grab_no, len(batch.attempts))
+            else:
+                grabber.answered(batch.grab_no, batch.grab_at)
 
     def _admit(self, attempt: Attempt) -> bool:
         decision = self._book.admit(attempt)

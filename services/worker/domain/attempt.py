@@ -109,6 +109,8 @@ class Batch:
     """Which clock that is."""
     grab_at: str = ""
     """Where the next grab is best sent; empty: to any scheduler."""
+    more: bool = False
+    """The grab is not answered by this: what is left of its credit may bring more."""
 
     def hold(self, arrived: float, clocks: ShardClocks) -> None:
         """Hold back what is not due yet; `arrived` by the monotonic clock.

@@ -82,7 +82,7 @@ class GrabPlan:
         self._grab_no = self._credit = 0
         self._has_foreseen = False
         self._outstanding = False
-        self._asked = 0.0
+        self._asked = self._heard = 0.0
         self._crumbs_since: float | None = None
         self._not_before = 0.0
         self._refusals = 0
@@ -111,10 +111,10 @@ class GrabPlan:
         soon = self._foresight.soon(now)
         room = 0 if spare is None else spare + soon
         if self._outstanding:
-            until = self._asked + self._settings.patience
+            patient_until = until = max(self._asked, self._heard) + self._settings.patience
             if self._has_foreseen:
                 until = min(until, max(now, self._asked) + self._settings.stale)
-            if now < self._asked + self._settings.patience:
+            if now < patient_until:
                 return Wait(until)
             self._outstanding = False
         if room <= 0:
@@ -160,6 +160,12 @@ class GrabPlan:
         self._outstanding = False
         self._refusals = 0
         return True
+
+    def heard(self, grab_no: int, count: int, now: float) -> None:
+        """So many attempts came of the grab that is out, and more may come."""
+        if grab_no == self._grab_no and self._outstanding:
+            self._heard, self._refusals = now, 0
+            self._credit -= count
 
     def refused(self, grab_no: int, now: float) -> None:
         """Nobody heard the grab: ask again, but not at once."""

@@ -27,14 +27,18 @@ class FakeHands:
         self.fails: Exception | None = None
         self.sent: list[tuple[Grab, list[Claimed]]] = []
         self.stays: list[bool] = []
+        self.mores: list[bool] = []
         self.emptied: list[Grab] = []
         self.passed_on: list[tuple[Grab, str]] = []
 
-    async def dispatch(self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool) -> None:
+    async def dispatch(
+        self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool, more: bool = False
+    ) -> None:
         if self.fails is not None:
             raise self.fails
         self.sent.append((grab, list(jobs)))
         self.stays.append(stay)
+        self.mores.append(more)
 
     async def answer_empty(self, grab: Grab) -> None:
         self.emptied.append(grab)

@@ -11,20 +11,34 @@ from uuid import uuid4
 import pytest
 
 from services.mesh.jobs.model import NewJob, Timeouts
+from services.mesh.jobs.states import JobState
 from services.mesh.jobs.ties import Ties
+from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.testing.waiting import eventually
 from services.orchestrator.app.loans import Loans
+from services.orchestrator.domain.lent import Part
 from tests.unit.orchestrator.loan_fakes import FakeHands, grab, loans_over
 
 LONG = 60.0
 SECOND = timedelta(seconds=1)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Shard:
+    """Stands for all of them; takes back what is swept."""
+
+    def store(self, _: str) -> Shard:
+        return self
+
+    async def sweep(self, lost: Any) -> None:
+        pass
 
 
 class Desk:
     def __init__(self) -> None:
         self.hands = FakeHands()
-        no_shards: Any = None
-        self.loans: Loans = loans_over(no_shards, self.hands)
+        shards: Any = Shard()
+        self.loans: Loans = loans_over(shards, self.hands)
 
     async def said(self) -> None:
         """Let what is to be said be said."""
@@ -41,6 +55,16 @@ def jobs(count: int = 1, **fields: Any) -> list[NewJob]:
     return [NewJob(uuid4(), "n", "t", **fields) for _ in range(count)]
 
 
+async def deliver(desk: Desk, count: int, part: Part | None = None) -> int:
+    """Send so many jobs to the worker; how many left."""
+    news, sent = jobs(count), len(desk.hands.sent)
+    part = part or desk.loans.take(news)
+    assert part is not None
+    made = PutOutcome.CREATED, news[0].id, JobState.DISPATCHED, 2, NOW, NOW, True, True
+    await desk.loans.deliver(part, "s0", news, PutAnswer([PutResult(*made)] * count, []))
+    return sum(len(batch) for _, batch in desk.hands.sent[sent:])
+
+
 async def test_without_a_loan_nothing_is_handed_out(desk):
     assert desk.loans.take(jobs()) is None
 
@@ -48,21 +72,69 @@ async def test_without_a_loan_nothing_is_handed_out(desk):
 async def test_a_lent_grab_is_for_the_next_jobs_of_its_type(desk):
     desk.loans.grabbed(grab(), LONG)
     assert desk.loans.take([replace(jobs()[0], type="other")]) is None
-    assert desk.loans.take(jobs(5)) == grab()
+    assert desk.loans.take(jobs(5)) == Part(grab(), 5)
 
 
-async def test_while_one_put_has_a_workers_grab_no_other_one_does(desk):
+async def test_puts_beside_each_other_share_a_grab(desk):
+    desk.loans.grabbed(grab(credit=3), LONG)
+    parts = [desk.loans.take(jobs(count)) for count in (1, 2, 1)]
+    assert parts == [Part(grab(credit=3), 1), Part(grab(credit=3), 2), None]
+    desk.loans.give_back(parts[1])
+    assert desk.loans.take(jobs(2)) is not None
+
+
+async def test_a_part_of_much_room_leaves_the_grab_open_and_one_of_little_answers_it(desk):
+    desk.loans.grabbed(grab(credit=20), LONG)
+    for count in (4, 5, 5):
+        await deliver(desk, count)
+    assert desk.hands.mores == [True, True, False]
+    assert await deliver(desk, 6) == 6, "what is left may be used until the next grab is here"
+    desk.loans.grabbed(grab(credit=20, number=2), 0)
+    assert desk.loans.take(jobs(15)) is None, "of those six the worker may not have heard"
+    assert desk.loans.take(jobs(14)) is not None
+
+
+async def test_an_answer_that_did_not_leave_leaves_the_grab_as_it_was(desk):
     desk.loans.grabbed(grab(), LONG)
-    taken = desk.loans.take(jobs())
-    assert desk.loans.take(jobs()) is None
-    desk.loans.settle(taken, 0)
-    assert desk.loans.take(jobs()) == grab()
+    desk.hands.go_away()
+    await deliver(desk, 1)
+    desk.loans.recalled("t", "scheduler")
+    await desk.said()
+    assert desk.hands.passed_on == [(grab(), "scheduler")]
+
+
+async def test_an_open_grab_is_passed_on_with_the_room_it_has_left(desk):
+    desk.loans.grabbed(grab(credit=20), LONG)
+    await deliver(desk, 4)
+    desk.loans.recalled("t", "scheduler")
+    await desk.said()
+    assert desk.hands.passed_on == [(grab(credit=16), "scheduler")]
+
+
+async def test_of_an_answered_grab_nothing_is_passed_on(desk):
+    desk.loans.grabbed(grab(credit=3), LONG)
+    await deliver(desk, 1)
+    desk.loans.recalled("t", "scheduler")
+    await desk.said()
+    assert desk.hands.passed_on == []
+
+
+async def test_a_grab_that_comes_after_the_right_is_passed_on_less_what_the_worker_has_not_heard(
+    desk,
+):
+    desk.loans.grabbed(grab(credit=3), LONG)
+    await deliver(desk, 1)
+    await deliver(desk, 1)
+    desk.loans.recalled("t", "scheduler")
+    desk.loans.grabbed(grab(credit=3, number=2), 0)
+    await desk.said()
+    assert desk.hands.passed_on == [(grab(credit=2, number=2), "")]
 
 
 async def test_more_jobs_than_there_is_room_for_go_the_usual_way(desk):
     desk.loans.grabbed(grab(credit=2), LONG)
     assert desk.loans.take(jobs(3)) is None
-    assert desk.loans.take(jobs(2)) == grab(credit=2)
+    assert desk.loans.take(jobs(2)) == Part(grab(credit=2), 2)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +159,9 @@ async def test_jobs_whose_start_depends_on_more_go_the_usual_way(desk, fields):
 
 async def test_a_worker_may_send_its_next_grab_while_the_right_lasts(desk):
     desk.loans.grabbed(grab(), LONG)
-    desk.loans.settle(desk.loans.take(jobs()), 1)
+    await deliver(desk, 1)
     desk.loans.grabbed(grab(number=2), 0)
-    assert desk.loans.take(jobs()) == grab(number=2)
+    assert desk.loans.take(jobs()) == Part(grab(number=2), 1)
 
 
 async def test_a_grab_that_comes_without_a_right_is_passed_on_to_any_scheduler(desk):
@@ -125,7 +197,7 @@ async def test_a_grab_that_a_put_has_is_passed_on_when_it_comes_back_unused(desk
     desk.loans.recalled("t", "scheduler")
     await desk.said()
     assert desk.hands.passed_on == []
-    desk.loans.settle(taken, 0)
+    desk.loans.give_back(taken)
     await desk.said()
     assert desk.hands.passed_on == [(grab(), "")]
 
@@ -143,14 +215,14 @@ async def test_a_newer_loan_makes_the_right_last_longer(desk):
     desk.loans.grabbed(grab(type_="other"), 0.002)
     await eventually(lambda: desk.hands.emptied)
     assert desk.hands.emptied == [grab(type_="other")]
-    assert desk.loans.take(jobs()) == grab(number=2)
+    assert desk.loans.take(jobs()) == Part(grab(number=2), 1)
 
 
 async def test_a_newer_grab_has_less_room_by_what_the_older_one_brings(desk):
     desk.loans.grabbed(grab(credit=3), LONG)
     taken = desk.loans.take(jobs(2))
     desk.loans.grabbed(grab(credit=3, number=2), 0)
-    desk.loans.settle(taken, 2)
+    await deliver(desk, 2, taken)
     assert desk.loans.take(jobs(2)) is None
     assert desk.loans.take(jobs(1)) is not None
 
@@ -159,7 +231,7 @@ async def test_a_newer_grab_without_room_left_is_answered(desk):
     desk.loans.grabbed(grab(credit=2), LONG)
     taken = desk.loans.take(jobs(2))
     desk.loans.grabbed(grab(credit=2, number=2), 0)
-    desk.loans.settle(taken, 2)
+    await deliver(desk, 2, taken)
     await desk.said()
     assert desk.hands.emptied == [grab(credit=2, number=2)]
 

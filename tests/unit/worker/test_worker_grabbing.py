@@ -41,6 +41,22 @@ def test_a_grab_without_an_answer_is_given_up() -> None:
     assert grabs.answered(2)
 
 
+def test_a_part_of_what_a_grab_brings_leaves_it_out_and_renews_the_patience() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    grabs.heard(1, 10, now=4.0)
+    assert grabs.next_step(90, now=4.0) == Wait(9.0)
+    assert grabs.answered(1)
+
+
+def test_a_part_for_a_grab_that_was_given_up_renews_nothing() -> None:
+    grabs = plan()
+    grabs.next_step(100, now=0.0)
+    grabs.next_step(100, now=5.0)
+    grabs.heard(1, 10, now=6.0)
+    assert grabs.next_step(90, now=6.0) == Wait(10.0)
+
+
 def test_a_call_makes_it_ask_again_if_its_grab_has_been_out_for_a_while() -> None:
     grabs = plan()
     grabs.next_step(100, now=0.0)
@@ -172,6 +188,14 @@ def test_when_it_slows_down_the_grab_that_is_out_is_taken_back() -> None:
     assert not grabs.answered(1)
     assert grabs.next_step(2, now=10.46) == Wait(15.45), "there is nothing left to foresee"
     assert not grabs.asks_too_much(2, now=12.0)
+
+
+def test_room_that_a_grab_has_used_in_parts_was_not_too_much_to_ask_for() -> None:
+    grabs = busy(capacity=20, per_second=1000)
+    step = grabs.next_step(20, now=10.0)
+    assert isinstance(step, Ask)
+    grabs.heard(step.grab_no, step.credit, now=10.2)
+    assert not grabs.asks_too_much(0, now=10.5)
 
 
 def test_a_grab_that_is_out_stays_while_there_is_as_much_room() -> None:

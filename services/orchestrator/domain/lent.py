@@ -1,0 +1,174 @@
+"""The room of workers that is here on loan, used in parts.
+
+A grab has room for hundreds of jobs, and one put stores a few. If it were answered by the first,
+the next put would come before the worker has asked anew, find no room, and go the usual way. So a
+put takes the part it needs, and the rest is there for those beside it:
+
+* A part that leaves half of the grab or more does not answer it: the worker is told that there is
+  *more*, and asks for nothing. One that leaves less does. What is left then is good until the
+  worker's next grab is here, a moment later.
+* A worker is never sent more than it has room for. Of a newer grab it is not known what the worker
+  had heard when it wrote it: what was sent since the answer before, or at all if there was none,
+  and what is under way, is subtracted. (The exception is a worker that lost its patience, and whose
+  new grab crosses an answer: what it has too much of waits there for its turn.)
+* A grab may be given away, with what is left of it, as long as it was not answered and no part of
+  it is under way: the worker still waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from services.mesh.jobs.credit import GoneWorkers, Grab
+
+#: A smaller grab is answered by the first part of it: its worker says anew how much room it has.
+AMPLE = 16
+
+
+class Part(NamedTuple):
+    """Room of a grab that a put has, for so many jobs."""
+
+    grab: Grab
+    room: int
+
+
+@dataclass(slots=True, eq=False)
+class _Lent:
+    """The newest grab of a worker for a type."""
+
+    grab: Grab
+    #: Room that no put has.
+    left: int
+    #: Room that puts have, of this grab and of older ones.
+    out: int = 0
+    answered: bool = False
+    #: Jobs sent since the grab came; of them, those that came before or with its answer.
+    sent: int = 0
+    heard: int = 0
+
+    @property
+    def unheard(self) -> int:
+        """Jobs that the worker may get after it has written its next grab."""
+        return self.sent - self.heard + self.out
+
+
+class LentBook:
+    """By type and worker, in the order in which workers are served: who got something goes last."""
+
+    def __init__(self) -> None:
+        self._lent: dict[str, dict[str, _Lent]] = {}
+        self._gone = GoneWorkers()
+
+    def put(self, grab: Grab) -> Grab | None:
+        """Take a grab in, unless one as new is here. Without credit it withdraws that one.
+
+        Returns it if no room is left in it: its worker should say anew how much it has.
+        """
+        if grab.worker_id in self._gone:
+            return None
+        known = self._lent.get(grab.type, {}).get(grab.worker_id)
+        if grab.credit < 1:
+            self._withdraw(known, grab)
+        elif known is None:
+            self._lent.setdefault(grab.type, {})[grab.worker_id] = _Lent(grab, grab.credit)
+        elif known.grab.number < grab.number:
+            left, sent = grab.credit - known.unheard, known.sent - known.heard
+            newer = self._lent[grab.type][grab.worker_id] = _Lent(grab, left, known.out, sent=sent)
+            return self._full(newer)
+        return None
+
+    def take(self, type_: str, count: int) -> Part | None:
+        """Room for so many jobs in one worker, until `settle`."""
+        line = self._lent.get(type_, {})
+        for worker_id, lent in line.items():
+            if lent.left >= count:
+                lent.left -= count
+                lent.out += count
+                line[worker_id] = line.pop(worker_id)
+                return Part(lent.grab, count)
+        return None
+
+    def leaves_more(self, part: Part) -> bool:
+        """Whether the grab is worth keeping open when this part of it is sent."""
+        lent = self._newest(part.grab)
+        if lent is None or lent.answered:
+            return False
+        return part.grab.credit >= AMPLE and lent.left >= part.grab.credit // 2
+
+    def answer(self, grab: Grab) -> bool:
+        """The grab is being answered; False if it was before, or a newer one is here."""
+        lent = self._newest(grab)
+        if lent is None or lent.answered:
+            return False
+        lent.answered, lent.heard = True, lent.sent
+        return True
+
+    def reopen(self, grab: Grab) -> None:
+        """The answer did not leave."""
+        lent = self._newest(grab)
+        if lent is not None:
+            lent.answered, lent.heard = False, 0
+
+    def settle(self, part: Part, used: int, *, answered: bool = False) -> Grab | None:
+        """End a `take`: so many jobs were sent to the worker, with the answer to its grab or not.
+
+        Returns a newer grab that has no room left after this, as `put` does.
+        """
+        if used > part.room:
+            raise ValueError(f"{used} jobs sent on room for {part.room}")
+        lent = self._lent.get(part.grab.type, {}).get(part.grab.worker_id)
+        if lent is None:
+            return None  # the worker is gone
+        lent.out -= part.room
+        lent.left += part.room - used
+        lent.sent += used
+        if answered and self._newest(part.grab) is lent:
+            lent.heard += used
+        return self._full(lent)
+
+    def take_out(self, type_: str) -> list[Grab]:
+        """Give up what is here for a type; returns the grabs that still wait for an answer, with
+        the room they have left. What puts have stays until it is settled; and what is not known to
+        be heard, until the worker's next grab.
+        """
+        given: list[Grab] = []
+        for lent in list(self._lent.get(type_, {}).values()):
+            if lent.out:
+                continue
+            if not lent.answered and lent.left > 0:
+                given.append(replace(lent.grab, credit=lent.left))
+            if lent.answered and lent.unheard:
+                lent.left = 0
+            else:
+                self._remove(lent)
+        return given
+
+    def drop_worker(self, worker_id: str) -> None:
+        """Forget a worker that is gone, for good."""
+        self._gone.add(worker_id)
+        lines = list(self._lent.values())
+        for lent in [line[worker_id] for line in lines if worker_id in line]:
+            self._remove(lent)
+
+    def _newest(self, grab: Grab) -> _Lent | None:
+        """What is known of this grab, if no newer one is here."""
+        lent = self._lent.get(grab.type, {}).get(grab.worker_id)
+        return lent if lent is not None and lent.grab.number == grab.number else None
+
+    def _withdraw(self, known: _Lent | None, grab: Grab) -> None:
+        if known is not None and known.grab.number <= grab.number:
+            known.left, known.answered = -known.out, True
+
+    def _full(self, lent: _Lent) -> Grab | None:
+        """An open grab without room is forgotten, and its worker told to grab anew."""
+        if lent.answered or lent.out or lent.left > 0:
+            return None
+        self._remove(lent)
+        return lent.grab
+
+    def _remove(self, lent: _Lent) -> None:
+        line = self._lent[lent.grab.type]
+        del line[lent.grab.worker_id]
+        if not line:
+            del self._lent[lent.grab.type]
