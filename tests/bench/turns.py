@@ -1,6 +1,7 @@
 """Two versions in turn: a mesh of each is up, and they take rounds of the same load.
 
     python -m tests.bench.turns ../other-checkout [--rounds 10] [--jobs 8000] [--load singles]
+    python -m tests.bench.turns ../other-checkout --load lone --jobs 1600 --per-second 400
 
 The other checkout is "before" (`git worktree add --detach ../other COMMIT`), this one "after"; both
 run in this one's environment. Prints the CPU of each stage per job in microseconds, and the rate
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parents[2]
 BATCH, SMALL = 500, 10
 CALLERS = 64
-#: Jobs per second of which each is alone in the mesh.
+#: Jobs per second of which each is alone in the mesh, unless said otherwise.
 LONE = 50
 WARM_UP = {"lone": 2 * LONE}
 #: What is still written and unlocked when the last job has ended belongs to the round.
@@ -40,10 +41,13 @@ Round = dict[str, float]
 class Side:
     """A process that holds a mesh of one checkout."""
 
-    def __init__(self, checkout: Path, load: str, preferred: bool) -> None:
+    def __init__(self, checkout: Path, load: str, per_second: int, preferred: bool) -> None:
         paths = [checkout, checkout / "gen", checkout / "sdk", checkout / "deploy"]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--side", load, *(["preferred"] if preferred else [])],
+            [
+                *(sys.executable, __file__, "--side", load, str(per_second)),
+                *(["preferred"] if preferred else []),
+            ],
             cwd=checkout,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
             stdin=subprocess.PIPE,
@@ -76,7 +80,7 @@ class Side:
         return line
 
 
-async def held(kind: str, preferred: bool) -> None:
+async def held(kind: str, per_second: int, preferred: bool) -> None:
     """One side: a mesh, and a round whenever a number of jobs is read."""
     # Here: they come from the checkout that this side runs.
     from localmesh.harness import running_mesh
@@ -92,7 +96,7 @@ async def held(kind: str, preferred: bool) -> None:
         if preferred:
             cpu.prefer(mesh)
         load = Load(mesh.enqueue_target, mesh.orchestrator_target)
-        run = _loads(load)[kind]
+        run = _loads(load, per_second)[kind]
         await run(WARM_UP.get(kind, BATCH))
         say("ready")
         while jobs := (await asyncio.to_thread(sys.stdin.readline)).strip():
@@ -106,7 +110,7 @@ async def held(kind: str, preferred: bool) -> None:
         await load.close()
 
 
-def _loads(load: Load) -> dict[str, Callable[[int], Awaitable[Round]]]:
+def _loads(load: Load, per_second: int) -> dict[str, Callable[[int], Awaitable[Round]]]:
     """What a round may be: runs so many jobs, and says what was seen of them."""
     from tests.bench.ground import percentile
 
@@ -123,22 +127,23 @@ def _loads(load: Load) -> dict[str, Callable[[int], Awaitable[Round]]]:
         return {"jobs/s": (await load.batches(jobs, BATCH // 5, type_="plain")).rate}
 
     async def lone(jobs: int) -> Round:
-        starts = await load.stamped(jobs, LONE)
+        starts = await load.stamped(jobs, per_second)
         return {f"start p{share}": percentile(starts, share / 100) for share in (50, 90, 99)}
 
     kinds = (batches, smalls, singles, plain, lone)
     return {kind.__name__: kind for kind in kinds}
 
 
-def compared(other: Path, rounds: int, jobs: int, load: str, preferred: bool) -> None:
+def compared(given: argparse.Namespace) -> None:
     from tests.bench.ground import say
 
-    sides = [Side(checkout, load, preferred) for checkout in (other, HERE)]
+    checkouts = given.other.resolve(), HERE
+    sides = [Side(one, given.load, given.per_second, given.preferred) for one in checkouts]
     for side in sides:
         side.ready()
-    for number in range(rounds):
+    for number in range(given.rounds):
         for side in sides if number % 2 == 0 else sides[::-1]:
-            side.run(jobs)
+            side.run(given.jobs)
     for side in sides:
         side.end()
     say(f"{'':14}{'before':>8}{'after':>8}   every round")
@@ -151,7 +156,7 @@ def compared(other: Path, rounds: int, jobs: int, load: str, preferred: bool) ->
 
 def main() -> None:
     if sys.argv[1:2] == ["--side"]:
-        asyncio.run(held(sys.argv[2], preferred="preferred" in sys.argv))
+        asyncio.run(held(sys.argv[2], int(sys.argv[3]), preferred="preferred" in sys.argv))
         return
     parser = argparse.ArgumentParser(prog="python -m tests.bench.turns")
     parser.add_argument("other", type=Path, help="a checkout of the version before")
@@ -162,11 +167,12 @@ def main() -> None:
         choices=("batches", "smalls", "singles", "plain", "lone"),
         default="batches",
         help="singles: calls of one job each; plain: functions that run two at a time; "
-        f"lone: {LONE} jobs per second",
+        "lone: a steady stream of single calls",
     )
+    parser.add_argument("--per-second", type=int, default=LONE, help="of that stream")
     parser.add_argument("--preferred", action="store_true", help="as if the machine were quiet")
     given = parser.parse_args()
-    compared(given.other.resolve(), given.rounds, given.jobs, given.load, given.preferred)
+    compared(given)
 
 
 if __name__ == "__main__":

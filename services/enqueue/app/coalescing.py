@@ -3,7 +3,9 @@
 A batch costs about as much as dozens of its items, on every hop behind this one, and it stays whole
 all the way. So how large batches are decides what single calls cost the mesh:
 
-* While batches are small, nobody waits: an item goes at once, beside up to three others.
+* While batches are small, an item goes at once, beside up to three others; but the last one began
+  so long ago as two of them take. Items that come faster share a batch: what each of them would
+  cost alone, in eight processes, is more than the machine has at some hundreds a second.
 * Where the last ones were large, many callers wait for each answer and come back together. Then one
   batch is under way at a time, and the next one is held back a moment, for those who were just
   answered to get on it (see `domain.patience`). It does not wait behind one that takes long.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Generic, TypeVar
 
 from services.enqueue.domain.patience import Patience
@@ -37,6 +40,10 @@ MOST_BYTES = 7 * 1024 * 1024 // 2
 MANY = 8.0
 #: How much of the average is old.
 MEMORY = 0.5
+#: Small batches begin so many times what they take after each other, but no later than this.
+PACE, PACE_SECONDS = 2.0, 0.02
+#: How much of the average of what they take is old.
+PACE_MEMORY = 0.8
 #: A batch that takes so many times what the last one took, and longer than this, holds up no more.
 LATE_FACTOR = 2.0
 #: Many times what a batch takes; less than it takes to find out that a neighbour stands still.
@@ -92,6 +99,8 @@ class Coalescer(Generic[T, R]):
         self._size = 0.0
         self._expected = 0
         self._seconds = 0.0
+        self._usual_seconds = 0.0
+        self._began = -inf
         self._patience = Patience()
         #: By the future of each result, in the order in which they came.
         self._waiting: OrderedDict[asyncio.Future[R], _Waiting[T]] = OrderedDict()
@@ -138,7 +147,8 @@ class Coalescer(Generic[T, R]):
         if (pause := self._pause()) > 0 and not self._is_full():
             return pause
         if self._size < MANY:
-            return 0.0
+            pace = min(PACE * self._usual_seconds, PACE_SECONDS)
+            return self._began + pace - asyncio.get_running_loop().time()
         if self._under_way:
             return max(LATE_SECONDS, LATE_FACTOR * self._seconds)
         if len(self._waiting) >= self._expected or self._is_full():
@@ -165,6 +175,7 @@ class Coalescer(Generic[T, R]):
         if self._size >= MANY and not self._under_way:
             self._patience.went(count, count if full else min(self._most, self._expected))
         self._on_begin()
+        self._began = asyncio.get_running_loop().time()
         self._free -= 1
         self._under_way += 1
         self._size = MEMORY * self._size + (1 - MEMORY) * count
@@ -224,7 +235,8 @@ class Coalescer(Generic[T, R]):
             if way.hangs:
                 self._hanging -= 1
             else:
-                self._seconds = loop.time() - began
+                self._seconds = took = loop.time() - began
+                self._usual_seconds += (1 - PACE_MEMORY) * (took - self._usual_seconds)
                 self._expected = len(self._waiting) + len(batch)
                 self._leave()
                 self._pump()

@@ -7,6 +7,7 @@ import pytest
 from services.enqueue.app.coalescing import Coalescer
 from services.mesh.errors import ShardUnavailable
 from services.mesh.runtime import Tasks
+from services.mesh.testing.waiting import eventually
 
 
 class Wire:
@@ -44,6 +45,27 @@ async def test_a_lone_item_is_sent_at_once():
     wire.gate.set()
     assert await Coalescer(wire.send, tasks, hangs=60, size=small).submit(7) == 70
     assert wire.batches == [[7]]
+
+
+async def test_items_that_come_faster_than_two_batches_take_share_one():
+    wire, tasks = Wire(), Tasks()
+    slow = 0.02
+
+    async def send(items):
+        wire.batches.append(list(items))
+        await asyncio.sleep(slow)
+        return items
+
+    coalescer = Coalescer(send, tasks, hangs=60, size=small)
+    for n in range(5):  # one after the other, so that it knows what a batch takes
+        await coalescer.submit(n)
+    calls = [asyncio.create_task(coalescer.submit(5))]
+    await eventually(lambda: wire.batches[-1] == [5])
+    calls += [asyncio.create_task(coalescer.submit(n)) for n in (6, 7)]
+    await settle()
+    assert wire.batches[-1] == [5], "though three more might be under way"
+    await asyncio.gather(*calls)
+    assert wire.batches[-1] == [6, 7]
 
 
 async def test_what_arrives_during_a_batch_is_the_next_one():
