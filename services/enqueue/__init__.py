@@ -7,11 +7,12 @@
 * **Stores large inputs first.** What exceeds the inline threshold goes to the input store before
   the row exists, so that a row never links to an object that is not there. An object whose row
   failed is an orphan, collected later.
-* **Coalesces.** Single calls that arrive while a batch is under way form the next batch by
-  themselves. A lone call goes at once; nobody ever waits for a batch to fill. They travel to the
-  Orchestrator over one open call where there is one: see `adapters.put_line`. Small batches of one
-  namespace travel together in the same way: see `adapters.company`. Only a namespace that sends
-  more than its quota's rate waits, a fifth of a second at most: see `domain.quotas`.
+* **Coalesces.** Single calls that arrive while a batch is under way, or right after the last one
+  began, form the next batch by themselves. A lone call goes at once; nobody ever waits for a batch
+  to fill. See `app.coalescing`. They travel to the Orchestrator over one open call where there is
+  one: see `adapters.put_line`. Small batches of one namespace travel together in the same way: see
+  `adapters.company`. Only a namespace that sends more than its quota's rate waits, a fifth of a
+  second at most: see `domain.quotas`.
 * **Streams.** An EnqueueStream is read only as fast as the shards write: a bounded number of
   items is read and not acknowledged, in each stream and in all together. See `app.stream`.
 * **Chains.** Items of one batch may wait for earlier ones. They are stored in rounds: those that

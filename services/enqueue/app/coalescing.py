@@ -5,7 +5,8 @@ all the way. So how large batches are decides what single calls cost the mesh:
 
 * While batches are small, an item goes at once, beside up to three others; but the last one began
   so long ago as two of them take. Items that come faster share a batch: what each of them would
-  cost alone, in eight processes, is more than the machine has at some hundreds a second.
+  cost alone, in eight processes, is more than the machine has at some hundreds a second
+  (docs/adr/0017).
 * Where the last ones were large, many callers wait for each answer and come back together. Then one
   batch is under way at a time, and the next one is held back a moment, for those who were just
   answered to get on it (see `domain.patience`). It does not wait behind one that takes long.
