@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from random import SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -42,6 +42,14 @@ CHANGEABLE = ("schedule_time", "priority", "labels")
 NewJob = orchestrator_service_pb2.NewJob
 #: What became of one job: its id as text, or the Orchestrator's own result.
 Submitted = str | orchestrator_service_pb2.PutJobResult
+
+
+class Single(NamedTuple):
+    """A job that came by a call of its own."""
+
+    job: NewJob
+    shape: bytes | None = None
+    """The same for those that differ in nothing but the bytes of their inputs; None: none does."""
 
 
 def namespace_of(given: str) -> str:

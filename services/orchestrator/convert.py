@@ -100,6 +100,7 @@ def put_answer_to_proto(
                 shard=part.shard,
                 create_time_us=micros_of(part.time),
                 job_ids=b"".join(part.keys),
+                handed=part.handed,
                 places=() if len(alike) == 1 and not outcomes else range(place, place + count),
             )
         else:

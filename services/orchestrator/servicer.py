@@ -90,6 +90,9 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
                 return convert.put_answer_to_proto(await self._submission.put(drafts), request)
             # All is read before anything is stored: one that cannot be read fails the call.
             likes = [convert.like_from_proto(group.like) for group in request.groups]
+            if not drafts:
+                alike = await self._put_alike(likes, request.groups)
+                return convert.put_answer_to_proto((), request, alike)
             outcomes, alike = await asyncio.gather(
                 self._submission.put(drafts), self._put_alike(likes, request.groups)
             )

@@ -35,6 +35,7 @@ RATES = {
 }
 TIMES = {
     "latency_start": "submit → start at 50/s",
+    "latency_start_singles": "submit → start, 400 single calls a second",
     "latency_start_half_peak": "submit → start at half of peak",
     "lateness": "run-at → start",
 }

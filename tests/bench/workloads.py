@@ -30,6 +30,7 @@ WORKLOADS = (
     "client",
     "plain",
     "latency",
+    "latency_singles",
     "latency_half_peak",
     "lateness",
     "watchers",
@@ -104,6 +105,16 @@ class Bench:
     async def _latency(self) -> None:
         values = await self._load.stamped(200, 50)
         self._percentiles("latency_start", values, "submit -> handler start at 50/s")
+
+    async def _latency_singles(self, rate: int = 400, seconds: int = 4) -> None:
+        """Between a lone job and callers that fill batches by themselves."""
+        before = cpu.read(self._mesh)
+        values = await self._load.stamped(rate * seconds, rate)
+        spent = cpu.read(self._mesh).since(before)
+        self._percentiles("latency_start_singles", values, f"the same at {rate}/s, by single calls")
+        per_job = 1e6 * sum(spent.values()) / len(values)
+        self.results["cpu_us_per_job_singles"] = round(per_job)
+        say(f"{'':28}{per_job:8.0f} µs CPU per job")
 
     async def _latency_half_peak(self) -> None:
         rate = self.results.get("throughput_batch_jobs_per_s", 2000.0) / 2

@@ -275,7 +275,9 @@ Global___PutJobsStreamResponse: _TypeAlias = PutJobsStreamResponse  # noqa: Y015
 
 @_typing.final
 class StoredJobs(_message.Message):
-    """StoredJobs are jobs that one statement stored: SCHEDULED, in their first version, due when they were created."""
+    """StoredJobs are jobs that one statement stored: SCHEDULED, in their first version, due when they were created; or
+    `handed`.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -283,12 +285,15 @@ class StoredJobs(_message.Message):
     CREATE_TIME_US_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
     PLACES_FIELD_NUMBER: _builtins.int
+    HANDED_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     """The shard."""
     create_time_us: _builtins.int
     """When, by the shard's clock, in microseconds since the epoch."""
     job_ids: _builtins.bytes
     """The jobs: 16 bytes each, one after the other."""
+    handed: _builtins.bool
+    """They are in a worker's hands already: DISPATCHED, in their second version."""
     @_builtins.property
     def places(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Their places in the request. Empty: all of it, in order."""
@@ -300,10 +305,11 @@ class StoredJobs(_message.Message):
         create_time_us: _builtins.int = ...,
         job_ids: _builtins.bytes = ...,
         places: _abc.Iterable[_builtins.int] | None = ...,
+        handed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time_us", b"create_time_us", "job_ids", b"job_ids", "places", b"places", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time_us", b"create_time_us", "handed", b"handed", "job_ids", b"job_ids", "places", b"places", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

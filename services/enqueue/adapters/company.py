@@ -18,12 +18,12 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.app.coalescing import MOST_JOBS, Coalescer
 from services.enqueue.app.lanes import Lanes, Pace
-from services.enqueue.convert import Submitted
+from services.enqueue.convert import Single, Submitted
 from services.mesh.runtime import Tasks
 
 Put = Callable[[pb.PutJobsRequest], Awaitable[list[Submitted]]]
 #: The namespace whose jobs these are, if they all are of one.
-PutSingles = Callable[[str, Sequence[pb.NewJob]], Awaitable[Sequence[pb.PutJobResult]]]
+PutSingles = Callable[[str, Sequence[Single]], Awaitable[Sequence[pb.PutJobResult]]]
 
 #: A batch of so many jobs gains little by company.
 LARGE = MOST_JOBS // 2
@@ -59,17 +59,21 @@ class Singles:
 
     def __init__(self, put: PutSingles, tasks: Tasks, pace: Pace) -> None:
         self._pace = pace
-        size = pb.NewJob.ByteSize
-        self._together: Coalescer[pb.NewJob, pb.PutJobResult] = Coalescer(
-            partial(put, ""), tasks, size=size
+        self._together: Coalescer[Single, pb.PutJobResult] = Coalescer(
+            partial(put, ""), tasks, size=_size_of
         )
-        self._apart: Lanes[pb.NewJob, pb.PutJobResult] = Lanes(put, tasks, pace, size=size)
+        self._apart: Lanes[Single, pb.PutJobResult] = Lanes(put, tasks, pace, size=_size_of)
 
-    async def put(self, job: pb.NewJob) -> pb.PutJobResult:
+    async def put(self, single: Single) -> pb.PutJobResult:
         """What became of the job."""
-        if self._pace.is_spent(job.namespace):
-            return await self._apart.submit(job.namespace, job)
-        return await self._together.submit(job)
+        namespace = single.job.namespace
+        if self._pace.is_spent(namespace):
+            return await self._apart.submit(namespace, single)
+        return await self._together.submit(single)
+
+
+def _size_of(single: Single) -> int:
+    return single.job.ByteSize()
 
 
 def count_of(request: pb.PutJobsRequest) -> int:

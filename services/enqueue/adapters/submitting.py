@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.adapters.company import count_of, namespace_of
+from services.enqueue.adapters.packing import packed, unpacked
 from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.app.turnstile import Turnstile
-from services.enqueue.convert import Submitted
+from services.enqueue.convert import Single, Submitted
 from services.mesh.errors import Code, InvalidArgument, MeshError, OutcomeUnknown, Overloaded
 from services.mesh.wire.values import id_texts
 
@@ -42,15 +43,15 @@ class Submitter:
     ) -> None:
         self._orchestrator, self._turnstile, self._line = orchestrator, turnstile, line
 
-    async def put(self, namespace: str, jobs: Sequence[pb.NewJob]) -> Sequence[pb.PutJobResult]:
+    async def put(self, namespace: str, singles: Sequence[Single]) -> Sequence[pb.PutJobResult]:
         """One result per job, in order. They came one by one; if they may be of many namespaces,
         that is empty.
         """
-        request = pb.PutJobsRequest(jobs=jobs)
-        async with self._turnstile.passing(namespace, len(jobs)):
+        request, places = packed(singles)
+        async with self._turnstile.passing(namespace, len(singles)):
             line = self._line.taken(request.ByteSize()) if self._line is not None else None
             send = self._orchestrator.PutJobs if line is None else line.put
-            return (await self._send(send(request))).results
+            return unpacked(await self._send(send(request)), places)
 
     async def put_brief(self, request: pb.PutJobsRequest) -> list[Submitted]:
         """An id or an error per job, in order. All are of one namespace."""

@@ -59,7 +59,7 @@ class Desk:
 
     orchestrator: Orchestrator
     put: Callable[[PutJobsRequest], Awaitable[Sequence[convert.Submitted]]]
-    put_one: Callable[[convert.NewJob], Awaitable[PutJobResult]]
+    put_one: Callable[[convert.Single], Awaitable[PutJobResult]]
     types: KnownTypes
     settings: RegistryMirror[type_settings_pb2.TypeSettings]
     settings_store: TypeSettingsStore
@@ -78,12 +78,17 @@ class Desk:
     familiar: FamiliarItems = field(default_factory=FamiliarItems)
     familiar_calls: FamiliarItems = field(default_factory=FamiliarItems)
 
-    def check(self, request: pb.EnqueueRequest) -> None:
-        """Hold a call against the contract's rules, unless one like it passed before."""
+    def check(self, request: pb.EnqueueRequest) -> bytes | None:
+        """Hold a call against the contract's rules, unless one like it passed before. Returns what
+        calls have in common whose jobs differ in nothing but the bytes of their inputs; None: there
+        are none like it.
+        """
         shape = shape_of(request)
         if not self.familiar_calls.covers(shape, request):
             self.rules.check(request)
-            self.familiar_calls.learn(shape, request)
+            if not self.familiar_calls.learn(shape, request):
+                return None
+        return None if request.idempotency_key else shape
 
     async def admit(
         self, namespace: str, spec: job_pb2.JobSpec, key: str, path: str = "job"

@@ -43,15 +43,16 @@ class FamiliarItems:
         """The longest input that an item of this shape passed with; -1: none has passed."""
         return -1 if shape is None else self._longest.get(shape, -1)
 
-    def learn(self, shape: bytes | None, item: Item) -> None:
-        """The item passed every check there is."""
+    def learn(self, shape: bytes | None, item: Item) -> bool:
+        """The item passed every check there is; whether another one may be like it."""
         if shape is None or len(shape) > LARGEST_SHAPE:
-            return
+            return False
         if not all(field.name in PLAIN for field, _ in item.job.ListFields()):
-            return
+            return False
         if len(self._longest) >= MOST_SHAPES:
             self._longest.clear()
         self._longest[shape] = len(item.job.input.data)
+        return True
 
 
 @dataclass(slots=True)

@@ -29,11 +29,11 @@ class JobCalls:
         self._desk = desk
 
     async def Enqueue(self, request: pb.EnqueueRequest, context: Context) -> pb.EnqueueResponse:
-        self._desk.check(request)
+        shape = self._desk.check(request)
         namespace = convert.namespace_of(request.namespace)
         with self._desk.gate.admitted(namespace, 1, request.ByteSize):
             submitted = await self._desk.admit(namespace, request.job, request.idempotency_key)
-            result = await self._desk.put_one(submitted)
+            result = await self._desk.put_one(convert.Single(submitted, shape))
         job = convert.stored_job(submitted, result)
         # Whoever holds the key was not necessarily submitted like this.
         other = result.existing and bool(submitted.spec.unique_key)

@@ -77,6 +77,8 @@ class StoredAlike:
     shard: str
     time: datetime
     keys: list[bytes]
+    handed: bool = False
+    """A worker has them."""
 
 
 #: What became of jobs that are alike: of a chunk of them, or one by one.
@@ -150,7 +152,7 @@ class Submission:
         except MeshError as error:
             return [error] * len(inputs)
         if answer.time is not None:
-            outcome: AlikeOutcome = StoredAlike(shard, answer.time, keys)
+            outcome: AlikeOutcome = StoredAlike(shard, answer.time, keys, handed=answer.delivered)
         else:
             outcome = [self._outcome(shard, result) for result in answer.results]
             if not any(isinstance(one, Stored) for one in outcome):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.adapters.company import LARGE, Company, Singles, count_of, joined
-from services.enqueue.convert import Submitted
+from services.enqueue.convert import Single, Submitted
 from services.mesh.errors import OutcomeUnknown
 from services.mesh.runtime import Tasks
 from services.mesh.testing.waiting import eventually
@@ -251,7 +251,7 @@ class Shards:
     def __init__(self) -> None:
         self.puts: list[tuple[str, int]] = []
 
-    async def put(self, lane: str, jobs: Sequence[pb.NewJob]) -> list[pb.PutJobResult]:
+    async def put(self, lane: str, jobs: Sequence[Single]) -> list[pb.PutJobResult]:
         self.puts.append((lane, len(jobs)))
         return [pb.PutJobResult() for _ in jobs]
 
@@ -259,9 +259,11 @@ class Shards:
 async def test_single_calls_of_such_a_namespace_are_one_put_in_a_lane_of_their_own() -> None:
     shards = Shards()
     singles = Singles(shards.put, Tasks(), LoudPace(seconds=0.01))
-    loud = [asyncio.create_task(singles.put(pb.NewJob(namespace="loud"))) for _ in range(20)]
+    loud = [
+        asyncio.create_task(singles.put(Single(pb.NewJob(namespace="loud")))) for _ in range(20)
+    ]
     await settle()
-    await singles.put(pb.NewJob(namespace="quiet"))
+    await singles.put(Single(pb.NewJob(namespace="quiet")))
     assert shards.puts == [("", 1)]
     await asyncio.gather(*loud)
     assert shards.puts == [("", 1), ("loud", 20)]

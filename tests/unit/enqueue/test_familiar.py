@@ -40,6 +40,15 @@ def is_covered(familiar: FamiliarItems, one: pb.EnqueueItem) -> bool:
     return familiar.covers(shape_of(one), one)
 
 
+def test_only_what_may_be_met_again_is_said_to_be_learned():
+    familiar = FamiliarItems()
+    timed = item()
+    timed.job.schedule_time.FromSeconds(1_800_000_000)
+    many = item(**{f"label{n}": "x" * 60 for n in range(20)})
+    seen = [familiar.learn(shape_of(one), one) for one in (item(), item(key="a\0"), timed, many)]
+    assert seen == [True, False, False, False]
+
+
 def test_other_bytes_and_another_key_are_familiar():
     familiar = learned(item(key="k1"))
     assert is_covered(familiar, item(data=b"abc", key="k2"))

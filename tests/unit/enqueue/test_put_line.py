@@ -16,6 +16,7 @@ from services.enqueue.adapters import put_line
 from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.adapters.submitting import Submitter
 from services.enqueue.app.turnstile import Turnstile
+from services.enqueue.convert import Single
 from services.mesh.errors import OutcomeUnknown, Overloaded
 from services.mesh.rpc import open_channel
 from services.mesh.runtime import Tasks, deadline
@@ -83,7 +84,7 @@ class Desk:
 
     async def put(self, name: str, size: int = 0) -> str:
         job = pb.NewJob(namespace=name, idempotency_key="k" * size)
-        (result,) = await self.submitter.put("", [job])
+        (result,) = await self.submitter.put("", [Single(job)])
         return result.job.id
 
     async def opened(self) -> None:

@@ -8,6 +8,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.adapters.submitting import Submitter
 from services.enqueue.app.turnstile import Turnstile
+from services.enqueue.convert import Single
 from services.mesh.errors import (
     Code,
     DeadlineExceeded,
@@ -50,7 +51,7 @@ async def failures(error: MeshError) -> list[MeshError]:
     """What callers are told, by both ways."""
     submitter = Submitter(Broken(error), Turnstile())  # type: ignore[arg-type]
     told: list[MeshError] = []
-    for put in (submitter.put("", [pb.NewJob()]), submitter.put_brief(_request())):
+    for put in (submitter.put("", [Single(pb.NewJob())]), submitter.put_brief(_request())):
         with pytest.raises(MeshError) as caught:
             await put
         told.append(caught.value)
