@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import Any
 
 from localmesh.ports import LOOPBACK
@@ -19,9 +21,7 @@ class EtcdGateway:
     def revoke_all(self) -> int:
         """Revoke every lease there is; how many."""
         leases = self._call("lease/leases").get("leases", [])
-        for lease in leases:
-            self._call("lease/revoke", ID=lease["ID"])
-        return len(leases)
+        return sum(self._revoked(lease["ID"]) for lease in leases)
 
     def compact(self) -> int:
         """Forget all revisions but the newest; which."""
@@ -43,6 +43,16 @@ class EtcdGateway:
     def size(self) -> int:
         """Bytes of the database in use."""
         return int(self._call("maintenance/status")["dbSizeInUse"])
+
+    def _revoked(self, lease_id: str) -> bool:
+        """Revoke a lease; False if it has ended by itself meanwhile."""
+        try:
+            self._call("lease/revoke", ID=lease_id)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
 
     def _call(self, path: str, **fields: Any) -> dict[str, Any]:
         request = urllib.request.Request(
