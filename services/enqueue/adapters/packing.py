@@ -1,8 +1,8 @@
 """Jobs that came one by one, as one request: those that are alike in columns.
 
-Callers of single calls mostly send the same again with other bytes. As one group they cost an
-Orchestrator a third of what they do as a message each. A group is a statement of its own, though,
-and so are the jobs beside it: with a few others among them, all go as messages.
+Callers of single calls mostly send the same again with other bytes. As one group they cost less
+than as a message each (docs/performance.md). A group is a statement of its own, though, and so are
+the jobs beside it: with a few others among them, all go as messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from jobmesh.v1 import job_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
-from services.enqueue.convert import Single
+from services.enqueue.convert import Single, fill_like
 from services.mesh.wire.values import id_texts, set_micros
 
 #: Fewer gain nothing.
@@ -31,9 +31,8 @@ def packed(singles: Sequence[Single]) -> tuple[pb.PutJobsRequest, Sequence[int]]
     rest = [at for at in range(len(singles)) if at not in chosen] if others else []
     request = pb.PutJobsRequest(jobs=[singles[at].job for at in rest], columns=True)
     group = request.groups.add(inputs=[singles[at].job.spec.input.data for at in alike])
-    group.like.CopyFrom(singles[alike[0]].job)
-    if group.like.spec.input.WhichOneof("content") == "data":
-        group.like.spec.input.data = b""
+    first = singles[alike[0]].job
+    fill_like(group.like, first.namespace, first.spec, first.traceparent)
     return request, [*rest, *alike]
 
 

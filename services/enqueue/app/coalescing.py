@@ -3,8 +3,8 @@
 A batch costs about as much as dozens of its items, on every hop behind this one, and it stays whole
 all the way. So how large batches are decides what single calls cost the mesh:
 
-* While batches are small, an item goes at once, beside up to three others; but the last one began
-  so long ago as two of them take. Items that come faster share a batch: what each of them would
+* While batches are small, an item goes at once, beside up to three others, if the last one began
+  twice as long ago as they take. Items that come faster share a batch: what each of them would
   cost alone, in eight processes, is more than the machine has at some hundreds a second
   (docs/adr/0017).
 * Where the last ones were large, many callers wait for each answer and come back together. Then one
@@ -148,6 +148,8 @@ class Coalescer(Generic[T, R]):
         if (pause := self._pause()) > 0 and not self._is_full():
             return pause
         if self._size < MANY:
+            if self._is_full():
+                return 0.0
             pace = min(PACE * self._usual_seconds, PACE_SECONDS)
             return self._began + pace - asyncio.get_running_loop().time()
         if self._under_way:
