@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from random import SystemRandom
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from services.mesh.wire.values import optional_datetime, timestamp
 DEFAULT_NAMESPACE = "default"
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 1000
+HASH_BYTES = 32
 #: In seconds.
 LONGEST_WAIT = 3600
 _RANDOM = SystemRandom()
@@ -40,6 +41,8 @@ _RANDOM = SystemRandom()
 CHANGEABLE = ("schedule_time", "priority", "labels")
 
 NewJob = orchestrator_service_pb2.NewJob
+AlikeJobs = orchestrator_service_pb2.AlikeJobs
+PutJobsRequest = orchestrator_service_pb2.PutJobsRequest
 #: What became of one job: its id as text, or the Orchestrator's own result.
 Submitted = str | orchestrator_service_pb2.PutJobResult
 
@@ -49,7 +52,9 @@ class Single(NamedTuple):
 
     job: NewJob
     shape: bytes | None = None
-    """The same for those that differ in nothing but the bytes of their inputs; None: none does."""
+    """The same for those that differ in nothing but the bytes of their inputs and their keys; None:
+    none does.
+    """
 
 
 def namespace_of(given: str) -> str:
@@ -150,6 +155,27 @@ def fill_like(job: NewJob, namespace: str, spec: job_pb2.JobSpec, traceparent: s
     fill_new_job(job, namespace, spec, "", traceparent)
     if job.spec.input.WhichOneof("content") == "data":
         job.spec.input.data = b""
+
+
+def fill_keys(alike: AlikeJobs, items: Sequence[pb.EnqueueItem]) -> None:
+    """The keys of jobs that are alike."""
+    alike.idempotency_keys.extend([item.idempotency_key for item in items])
+    alike.request_hashes = b"".join([_request_hash(item.job) for item in items])
+
+
+def spell_out(request: PutJobsRequest) -> None:
+    """Jobs in `keyed` as messages instead, behind those that are there, in the same order."""
+    for alike in request.keyed:
+        inline = alike.like.spec.input.WhichOneof("content") == "data"
+        for number, key in enumerate(alike.idempotency_keys):
+            job = request.jobs.add()
+            job.CopyFrom(alike.like)
+            if inline:
+                job.spec.input.data = alike.inputs[number]
+            job.idempotency_key = key
+            begin = HASH_BYTES * number
+            job.request_hash = alike.request_hashes[begin : begin + HASH_BYTES]
+    request.ClearField("keyed")
 
 
 def _request_hash(spec: job_pb2.JobSpec) -> bytes:

@@ -15,7 +15,7 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from services.mesh.errors import InvalidField, MeshError, OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs import ids
 from services.mesh.jobs.health import Health
-from services.mesh.jobs.model import JobEvent, NewJob, Position
+from services.mesh.jobs.model import JobEvent, Keyed, NewJob, Position
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import BucketMap, ShardState
 from services.mesh.rpc.items import to_item_error
@@ -30,22 +30,22 @@ from services.mesh.wire.events import ID_BYTES, event_batch, event_to_proto
 from services.mesh.wire.jobs import fill_job, job_to_proto, new_job_from_proto
 from services.mesh.wire.ties import ties_from_proto
 from services.mesh.wire.values import duration, micros_of, set_time, timestamp
+from services.orchestrator.app.alike import AlikeOutcome
 from services.orchestrator.app.lookup import Found
 from services.orchestrator.app.parents import Wish
 from services.orchestrator.app.shards import ShardView
 from services.orchestrator.app.stats import Load, TypeLoad
-from services.orchestrator.app.submission import (
-    AlikeOutcome,
-    Draft,
-    Outcome,
-    Stored,
-    StoredAlike,
-)
+from services.orchestrator.app.storing import Outcome, Stored
+from services.orchestrator.app.submission import Draft
 
 M = TypeVar("M", bound=Message)
 
+#: What became of the jobs of one group, by parts.
+AlikeGroup = Sequence[AlikeOutcome]
+
 FULL = job_pb2.JOB_VIEW_FULL
 NO_ID = UUID(int=0)
+HASH_BYTES = 32
 #: Of what may be told in several answers, one holds so many bytes: a page of failures with long
 #: tracebacks is larger than a message may be.
 MOST_BYTES = 8 * 1024**2
@@ -82,37 +82,60 @@ def draft_from_proto(message: pb.NewJob) -> Draft:
     )
 
 
-def like_from_proto(message: pb.NewJob) -> NewJob:
-    """What jobs that are alike have in common; their ids are minted later."""
-    return new_job_from_proto(message, NO_ID)
+def count_of(request: pb.PutJobsRequest) -> int:
+    """How many jobs a put has."""
+    groups = (*request.groups, *request.keyed)
+    return len(request.jobs) + sum(len(group.inputs) for group in groups)
+
+
+#: Jobs that are alike: what they have in common (their ids are minted later), their inputs, and
+#: their keys if they have any.
+Alike = tuple[NewJob, Sequence[bytes], Keyed | None]
+
+
+def alike_from_proto(group: pb.AlikeJobs) -> Alike:
+    return new_job_from_proto(group.like, NO_ID), group.inputs, None
+
+
+def keyed_from_proto(group: pb.AlikeJobs) -> Alike:
+    """As `alike_from_proto`, with keys; InvalidField if they do not fit."""
+    keys, hashes = group.idempotency_keys, group.request_hashes
+    if not len(group.inputs) == len(keys) == len(hashes) / HASH_BYTES:
+        raise InvalidField("keyed", "expected an input, a key and a hash for each job")
+    starts = range(0, len(hashes), HASH_BYTES)
+    keyed = Keyed(list(keys), [hashes[at : at + HASH_BYTES] for at in starts])
+    return new_job_from_proto(group.like, NO_ID), group.inputs, keyed
 
 
 def put_answer_to_proto(
-    outcomes: Sequence[Outcome], request: pb.PutJobsRequest, alike: Sequence[AlikeOutcome] = ()
+    outcomes: Sequence[Outcome], request: pb.PutJobsRequest, alike: Sequence[AlikeGroup] = ()
 ) -> pb.PutJobsResponse:
     """Columns for jobs that were stored as most are, where the caller reads them."""
     response = _some_answered(outcomes, request)
-    place = len(outcomes)
-    for part in alike:
-        if isinstance(part, StoredAlike):
-            count = len(part.keys)
+    first = len(outcomes)
+    is_all = len(alike) == 1 and len(alike[0]) == 1 and not outcomes
+    for group in alike:
+        told: dict[int, Outcome] = {}
+        for part in group:
+            if isinstance(part.stored, list):
+                told |= zip(part.places, part.stored, strict=True)
+                continue
             response.stored.add(
-                shard=part.shard,
-                create_time_us=micros_of(part.time),
-                job_ids=b"".join(part.keys),
-                handed=part.handed,
-                places=() if len(alike) == 1 and not outcomes else range(place, place + count),
+                shard=part.stored.shard,
+                create_time_us=micros_of(part.stored.time),
+                job_ids=b"".join(part.stored.keys),
+                handed=part.stored.handed,
+                places=() if is_all else [first + at for at in part.places],
             )
-        else:
-            count = len(part)
-            for one in part:
-                fill_put_result(response.results.add(), one, brief=request.brief)
-        place += count
+        for place in sorted(told):
+            fill_put_result(response.results.add(), told[place], brief=request.brief)
+        first += sum(len(part.places) for part in group)
     return response
 
 
 def _some_answered(outcomes: Sequence[Outcome], request: pb.PutJobsRequest) -> pb.PutJobsResponse:
     response = pb.PutJobsResponse()
+    is_all = not (request.groups or request.keyed)
     groups: dict[tuple[str, datetime], list[int]] = {}
     for place, outcome in enumerate(outcomes):
         if request.columns and isinstance(outcome, Stored) and _is_plain(outcome.result):
@@ -125,7 +148,7 @@ def _some_answered(outcomes: Sequence[Outcome], request: pb.PutJobsRequest) -> p
             shard=shard,
             create_time_us=micros_of(time),
             job_ids=b"".join([outcomes[at].result.job_id.bytes for at in places]),  # type: ignore[union-attr]
-            places=() if len(places) == len(outcomes) and not request.groups else places,
+            places=() if is_all and len(places) == len(outcomes) else places,
         )
     return response
 

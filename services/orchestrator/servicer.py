@@ -13,7 +13,6 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 from jobmesh.v1 import orchestrator_service_pb2_grpc as rpc
 
 from services.mesh.errors import InvalidField
-from services.mesh.jobs.model import NewJob
 from services.mesh.jobs.reports import Report, Successes
 from services.mesh.rpc import Rules
 from services.mesh.rpc.work import WorkLimit
@@ -31,7 +30,7 @@ from services.orchestrator.app.reports import Reports, Verdict
 from services.orchestrator.app.schedules import Schedules
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.app.stats import Statistics
-from services.orchestrator.app.submission import AlikeOutcome, Submission
+from services.orchestrator.app.submission import Submission
 from services.orchestrator.app.topology import TopologyKeeper
 from services.orchestrator.conversation import Answers, conversed
 from services.orchestrator.servicer_changes import ChangeCalls
@@ -83,19 +82,17 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
     # --- jobs
 
     async def PutJobs(self, request: pb.PutJobsRequest, context: Context) -> pb.PutJobsResponse:
-        count = len(request.jobs) + sum(len(group.inputs) for group in request.groups)
-        with self._work.admitted(count, request.ByteSize()):
+        with self._work.admitted(convert.count_of(request), request.ByteSize()):
             drafts = [convert.draft_from_proto(job) for job in request.jobs]
-            if not request.groups:
+            if not (request.groups or request.keyed):
                 return convert.put_answer_to_proto(await self._submission.put(drafts), request)
             # All is read before anything is stored: one that cannot be read fails the call.
-            likes = [convert.like_from_proto(group.like) for group in request.groups]
+            groups = [convert.alike_from_proto(group) for group in request.groups]
+            groups += [convert.keyed_from_proto(group) for group in request.keyed]
+            put_alike = together(*(self._submission.alike.put(*group) for group in groups))
             if not drafts:
-                alike = await self._put_alike(likes, request.groups)
-                return convert.put_answer_to_proto((), request, alike)
-            outcomes, alike = await asyncio.gather(
-                self._submission.put(drafts), self._put_alike(likes, request.groups)
-            )
+                return convert.put_answer_to_proto((), request, await put_alike)
+            outcomes, alike = await asyncio.gather(self._submission.put(drafts), put_alike)
             return convert.put_answer_to_proto(outcomes, request, alike)
 
     async def PutJobsStream(
@@ -108,15 +105,6 @@ class OrchestratorServicer(ChangeCalls, ScheduleCalls, rpc.OrchestratorServiceSe
                     yield response
         finally:
             await stream.stop()
-
-    async def _put_alike(
-        self, likes: Sequence[NewJob], groups: Sequence[pb.AlikeJobs]
-    ) -> list[AlikeOutcome]:
-        put = self._submission.put_alike
-        parts = await together(
-            *(put(like, group.inputs) for like, group in zip(likes, groups, strict=True))
-        )
-        return [outcome for part in parts for outcome in part]
 
     async def GetJobs(self, request: pb.GetJobsRequest, context: Context) -> pb.GetJobsResponse:
         ids = convert.job_ids_from(request.job_ids)

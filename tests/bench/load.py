@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import grpc
 from jobmesh.client import AsyncClient
+from jobmesh.options import NewJob
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, orchestrator_service_pb2, payload_pb2
 from jobmesh.v1 import scheduler_service_pb2 as scheduler_pb
@@ -166,6 +167,21 @@ class Load:
             await asyncio.gather(*(caller() for _ in range(concurrency)))
         stored = time.perf_counter()
         await asyncio.gather(*(self.watch(part) for part in chunks(ids)))
+        return Run(count, began, stored, time.perf_counter())
+
+    async def many_by_client(self, count: int) -> Run:
+        """Submit by one `enqueue_stream`, which gives every job a key, and watch every job."""
+        async with AsyncClient(self._target, timeout=60) as client:
+            watches: list[asyncio.Task[None]] = []
+            ids: list[str] = []
+            began = time.perf_counter()
+            async for ack in client.enqueue_stream(NewJob("noop", PAYLOAD) for _ in range(count)):
+                ids.append(ack.id)
+                if len(ids) == WATCHED:
+                    watches.append(asyncio.create_task(self.watch(ids)))
+                    ids = []
+            stored = time.perf_counter()
+        await asyncio.gather(*watches, *(self.watch(part) for part in chunks(ids)))
         return Run(count, began, stored, time.perf_counter())
 
     async def stamped(self, count: int, per_second: float) -> list[float]:

@@ -30,6 +30,7 @@ RATES = {
     "drain_jobs_per_s": "drain only",
     "throughput_unary_jobs_per_s": "single calls, 64 callers",
     "throughput_client_jobs_per_s": "the same by the Python client",
+    "throughput_many_jobs_per_s": "enqueue_stream of the Python client",
     "throughput_plain_jobs_per_s": "plain functions, two at once",
     "large_jobs_per_s": "1 MB in and out (S3)",
 }
@@ -45,6 +46,7 @@ CPU = {
     "cpu_us_per_job_drain": "drain",
     "cpu_us_per_job_unary": "single calls",
     "cpu_us_per_job_client": "the same by the Python client",
+    "cpu_us_per_job_many": "enqueue_stream of the Python client",
     "cpu_us_per_job_plain": "plain functions, two at once",
 }
 

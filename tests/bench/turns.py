@@ -126,11 +126,14 @@ def _loads(load: Load, per_second: int) -> dict[str, Callable[[int], Awaitable[R
     async def plain(jobs: int) -> Round:
         return {"jobs/s": (await load.batches(jobs, BATCH // 5, type_="plain")).rate}
 
+    async def many(jobs: int) -> Round:
+        return {"jobs/s": (await load.many_by_client(jobs)).rate}
+
     async def lone(jobs: int) -> Round:
         starts = await load.stamped(jobs, per_second)
         return {f"start p{share}": percentile(starts, share / 100) for share in (50, 90, 99)}
 
-    kinds = (batches, smalls, singles, plain, lone)
+    kinds = (batches, many, smalls, singles, plain, lone)
     return {kind.__name__: kind for kind in kinds}
 
 
@@ -164,10 +167,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=8000, help="of each round")
     parser.add_argument(
         "--load",
-        choices=("batches", "smalls", "singles", "plain", "lone"),
+        choices=("batches", "many", "smalls", "singles", "plain", "lone"),
         default="batches",
-        help="singles: calls of one job each; plain: functions that run two at a time; "
-        "lone: a steady stream of single calls",
+        help="many: by the Python client; singles: calls of one job each; "
+        "plain: functions that run two at a time; lone: a steady stream of single calls",
     )
     parser.add_argument("--per-second", type=int, default=LONE, help="of that stream")
     parser.add_argument("--preferred", action="store_true", help="as if the machine were quiet")

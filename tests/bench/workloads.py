@@ -28,6 +28,7 @@ WORKLOADS = (
     "drain",
     "unary",
     "client",
+    "many",
     "plain",
     "latency",
     "latency_singles",
@@ -94,6 +95,11 @@ class Bench:
         before = cpu.read(self._mesh)
         run = await self._load.singles_by_client(max(self._jobs // 10, 500), CALLERS)
         self._told("throughput_client_jobs_per_s", run, before, "cpu_us_per_job_client")
+
+    async def _many(self) -> None:
+        before = cpu.read(self._mesh)
+        run = await self._load.many_by_client(self._jobs)
+        self._told("throughput_many_jobs_per_s", run, before, "cpu_us_per_job_many")
 
     async def _plain(self) -> None:
         await make_pools(self._mesh, 1, ["plain"])  # now: its worker shall not count before

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from services.mesh.errors import OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs.ids import new_job_id
-from services.mesh.jobs.model import NewJob, Payload
+from services.mesh.jobs.model import Keyed, NewJob, Payload
 from services.mesh.jobs.states import JobState
-from services.orchestrator.app.submission import Stored
+from services.mesh.store.answers import PutOutcome
+from services.orchestrator.app.storing import Stored
 from services.orchestrator.domain.lent import Part
 from tests.integration.store_rig import audit
 from tests.integration.submission_rig import Submitting, submitting
@@ -70,9 +72,40 @@ async def test_puts_beside_each_other_are_all_handed_out(stand):
 
 async def test_jobs_that_are_alike_are_handed_out_together(stand):
     like = NewJob(new_job_id(1, 1, stand.random), "n", "t", Payload.inline(b""))
-    await stand.submission.put_alike(like, [b"1", b"2"])
+    await stand.submission.alike.put(like, [b"1", b"2"])
     assert sorted(job.input.data for job in sent(stand)) == [b"1", b"2"]
     assert stand.heard.nudged == []
+
+
+async def test_of_keyed_jobs_that_are_alike_what_is_new_is_sent(stand):
+    await stand.put(draft(key="b"))
+    assert await put_keyed(stand, "a", "b", "c") == [
+        PutOutcome.CREATED,
+        PutOutcome.EXISTING,
+        PutOutcome.CREATED,
+    ]
+    assert sorted(job.input.data for job in sent(stand)[1:]) == [b"a", b"c"]
+    assert stand.heard.nudged == []
+
+
+async def test_one_that_a_scheduler_claimed_after_a_lost_try_is_not_sent_as_well(stand):
+    """The first try never came to the shard; the second one stored it for anybody, and a scheduler
+    was quicker than the look at the job beside it.
+    """
+    await stand.put(draft(key="b"))
+    stand.store.before["put_keyed_handed"] = [UNKNOWN]
+    stand.store.meanwhile["put_keyed_jobs"] = partial(stand.store.claim, "t", "w2", 10)
+    assert await put_keyed(stand, "a", "b") == [PutOutcome.CREATED, PutOutcome.EXISTING]
+    assert len(sent(stand)) == 1, "only the first one of all"
+
+
+async def put_keyed(stand: Submitting, *keys: str) -> list[PutOutcome]:
+    """Put jobs in columns, whose inputs are their keys."""
+    like = NewJob(new_job_id(1, 1, stand.random), "n", "t", Payload.inline(b""))
+    keyed = Keyed(keys, [b"same"] * len(keys))
+    inputs = [key.encode() for key in keys]
+    parts = await stand.submission.alike.put(like, inputs, keyed)
+    return [outcome.result.outcome for part in parts for outcome in part.stored]
 
 
 async def test_of_a_repeated_request_nothing_is_sent(stand):

@@ -9,13 +9,14 @@ from uuid import UUID
 import pytest
 
 from services.mesh.errors import InvalidField, OutcomeUnknown, ShardUnavailable, StaleEpoch
-from services.mesh.jobs.model import NewJob, Payload
+from services.mesh.jobs.model import Keyed, NewJob, Payload
 from services.mesh.jobs.retry import RetryPolicy
 from services.mesh.jobs.ties import Ties, UniquePolicy
 from services.mesh.store.answers import PutOutcome
 from services.mesh.store.queries import Query
 from services.orchestrator.app.parents import Wish
-from services.orchestrator.app.submission import Draft, Stored
+from services.orchestrator.app.storing import Stored
+from services.orchestrator.app.submission import Draft
 from tests.integration.store_rig import (  # noqa: F401
     Rig,
     kept,
@@ -78,6 +79,33 @@ async def test_new_jobs_are_stored_whatever_becomes_of_the_look_at_those_beside_
         assert told(again) == [CREATED, EXISTING, CREATED]
         assert again[1].result.job_id == known.result.job_id
     assert len(jobs_of(rig)) == 7
+
+
+async def test_the_same_of_jobs_in_columns(rig):
+    like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""))
+    async with submitting(rig.dsn) as stand:
+        await stand.put(draft("known"))
+        stand.heard.nudged.clear()
+        stand.store.before["find_existing"] = [AWAY]
+        keyed = Keyed(["a", "known", "b"], [b"same"] * 3)
+        (part,) = await stand.submission.alike.put(like, [b""] * 3, keyed)
+        assert told(part.stored) == [CREATED, OutcomeUnknown, CREATED]
+        assert stand.heard.nudged == [{"echo"}]
+
+
+@pytest.mark.parametrize("known", [(), ("a",)])
+async def test_jobs_in_columns_whose_answer_was_lost_are_new_but_for_those_known(rig, known):
+    like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""))
+    async with submitting(rig.dsn) as stand:
+        await stand.put(*map(draft, known))
+        stand.heard.nudged.clear()
+        stand.store.after["put_keyed_jobs"] = [OutcomeUnknown("s0")]
+        (part,) = await stand.submission.alike.put(
+            like, [b""] * 2, Keyed(["a", "b"], [b"same"] * 2)
+        )
+        assert told(part.stored) == [EXISTING if known else CREATED, CREATED]
+        assert stand.heard.nudged == [{"echo"}]
+    assert len(jobs_of(rig)) == 2
 
 
 async def test_a_known_job_that_could_not_be_looked_at_is_looked_for_once_more(rig):
@@ -219,8 +247,8 @@ async def test_what_fails_while_the_one_at_fault_is_looked_for_is_told_to_its_ow
 async def test_jobs_that_are_alike_are_refused_together_and_nobody_is_nudged(rig):
     like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""), retry=POISON)
     async with submitting(rig.dsn) as stand:
-        (outcomes,) = await stand.submission.put_alike(like, [b"1", b"2"])
-        assert told(outcomes) == [InvalidField] * 2
+        (part,) = await stand.submission.alike.put(like, [b"1", b"2"])
+        assert told(part.stored) == [InvalidField] * 2
         assert stand.heard.nudged == []
 
 

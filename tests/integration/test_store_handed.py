@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from services.mesh.errors import StaleEpoch
-from services.mesh.jobs.model import AlikeJobs, Payload, Position, request_hash_of
+from services.mesh.jobs.model import AlikeJobs, Keyed, Payload, Position, request_hash_of
 from services.mesh.jobs.reports import ReportOutcome, Started, Succeeded
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import PutOutcome
@@ -117,6 +117,34 @@ async def test_jobs_that_are_alike_are_handed_out_together(rig):
         record = await rig.get(one.id)
         assert (record.state, record.input.data) == (JobState.DISPATCHED, data)
     assert rig.sql("SELECT count(*) FROM job_terms") == [(3,)]
+
+
+async def test_of_keyed_jobs_that_are_alike_what_is_new_is_handed_out(rig):
+    await rig.store.put_jobs([keyed("b")], EPOCH)
+    ones = [new_job() for _ in range(3)]
+    keys = Keyed(["a", "b", "c"], [request_hash_of(keyed("b"))] * 3)
+    jobs = AlikeJobs(new_job(), [one.id.bytes for one in ones], [b"1", b"2", b"3"], keys)
+    answer = await rig.store.put_jobs(jobs, EPOCH, "w1")
+    assert [(result.outcome, result.handed) for result in answer.results] == [
+        (PutOutcome.CREATED, True),
+        (PutOutcome.EXISTING, False),
+        (PutOutcome.CREATED, True),
+    ]
+    states = [(await rig.get(ones[at].id)).state for at in (0, 2)]
+    assert states == [JobState.DISPATCHED] * 2
+    assert rig.sql("SELECT count(*) FROM in_flight") == [(2,)]
+
+
+async def test_keyed_jobs_that_are_alike_and_all_new_are_handed_out_together(rig):
+    ones = [new_job() for _ in range(2)]
+    keys = Keyed(["b", "a"], [b"x" * 32] * 2)
+    jobs = AlikeJobs(new_job(), [one.id.bytes for one in ones], [b"1", b"2"], keys)
+    answer = await rig.store.put_jobs(jobs, EPOCH, "w1")
+    assert answer.time is not None
+    assert all(result.handed for result in answer.results)
+    for one, data in zip(ones, (b"1", b"2"), strict=True):
+        record = await rig.get(one.id)
+        assert (record.state, record.input.data) == (JobState.DISPATCHED, data)
 
 
 async def test_an_outdated_map_hands_nothing_out(rig):

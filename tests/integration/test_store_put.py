@@ -12,6 +12,7 @@ from services.mesh.errors import StaleEpoch
 from services.mesh.jobs.model import (
     AlikeJobs,
     JobFilter,
+    Keyed,
     ObjectRef,
     Payload,
     Timeouts,
@@ -184,6 +185,72 @@ async def test_jobs_that_are_alike_are_stored_as_each_alone_would_be(rig):
     assert [result.outcome for result in again.results] == [PutOutcome.CREATED] * 3
 
 
+def alike(*keys: str, content: bytes = b"same") -> AlikeJobs:
+    """Jobs with these keys, in columns."""
+    like = new_job(input=Payload.inline(b""))
+    inputs = [f"of {key}".encode() for key in keys]
+    keyed = Keyed(keys, [content] * len(keys))
+    return AlikeJobs(like, [new_job().id.bytes for _ in keys], inputs, keyed)
+
+
+async def test_keyed_jobs_that_are_alike_are_stored_as_each_alone_would_be(rig):
+    jobs = alike("b", "c", "a")
+    answer = await rig.store.put_jobs(jobs, EPOCH)
+    assert answer.time is not None
+    assert [result.job_id for result in answer.results] == [job.id for job in jobs]
+    others = [replace(job, id=new_job().id, namespace="m") for job in jobs]
+    await rig.store.put_jobs(others, EPOCH)
+    for job, other in zip(jobs, others, strict=True):
+        stored, expected = await rig.get(job.id), await rig.get(other.id)
+        times = {name: getattr(stored, name) for name in ("create_time", "due_time")}
+        times["first_due_time"] = stored.first_due_time
+        assert stored == replace(expected, id=job.id, namespace="n", **times)
+    columns = "SELECT idempotency_key, request_hash FROM jobs WHERE namespace = %s ORDER BY 1"
+    assert rig.sql(columns, "n") == rig.sql(columns, "m")
+
+
+async def test_of_keyed_jobs_that_are_alike_each_finds_what_is_in_its_way(rig):
+    (known,) = (await rig.store.put_jobs(alike("b"), EPOCH)).results
+    (conflicting,) = (await rig.store.put_jobs(alike("c", content=b"other"), EPOCH)).results
+    answer = await rig.store.put_jobs(alike("a", "b", "c", "d", "d"), EPOCH)
+    assert answer.time is None
+    a, b, c, d, again = answer.results
+    assert [a.outcome, b.outcome, c.outcome, d.outcome, again.outcome] == [
+        PutOutcome.CREATED,
+        PutOutcome.EXISTING,
+        PutOutcome.CONFLICT,
+        PutOutcome.CREATED,
+        PutOutcome.EXISTING,
+    ]
+    assert [b.job_id, c.job_id] == [known.job_id, conflicting.job_id]
+    assert again.job_id == d.job_id
+    assert {event.job_id for event in answer.events} == {a.job_id, d.job_id}
+    assert (await rig.get(d.job_id)).input.data == b"of d"
+
+
+async def test_keyed_jobs_that_are_alike_and_sent_again_say_that_this_call_made_them(rig):
+    jobs = alike("a", "b")
+    await rig.store.put_jobs(jobs, EPOCH)
+    await rig.claim()
+    again = await rig.store.put_jobs(jobs, EPOCH)
+    assert [result.outcome for result in again.results] == [PutOutcome.CREATED] * 2
+    assert sorted(result.state for result in again.results) == [
+        JobState.SCHEDULED,
+        JobState.DISPATCHED,
+    ]
+    assert rig.sql("SELECT count(*) FROM jobs") == [(2,)]
+
+
+async def test_racing_requests_in_columns_with_the_same_keys_make_one_job_each(rig):
+    orders = (range(20), range(19, -1, -1)) * 3
+    batches = [alike(*(f"k{n}" for n in order)) for order in orders]
+    batches[2] = list(batches[2])  # and one as an older neighbour sends it
+    answers = await asyncio.gather(*(rig.store.put_jobs(batch, EPOCH) for batch in batches))
+    created = [r for a in answers for r in a.results if r.outcome is PutOutcome.CREATED]
+    assert len(created) == 20
+    assert len({r.job_id for a in answers for r in a.results}) == 20
+
+
 async def test_racing_requests_with_the_same_keys_make_one_job_each(rig):
     orders = (range(20), range(19, -1, -1)) * 3
     batches = [[keyed(f"k{n}") for n in order] for order in orders]
@@ -198,8 +265,9 @@ async def test_a_writer_with_an_older_map_is_refused_and_told_the_epoch(rig):
     with pytest.raises(StaleEpoch) as refused:
         await rig.store.put_jobs([new_job()], 6)
     assert refused.value.metadata["epoch"] == "7"
-    with pytest.raises(StaleEpoch):
-        await rig.store.put_jobs([keyed()], 6)
+    for jobs in ([keyed()], alike("a")):
+        with pytest.raises(StaleEpoch):
+            await rig.store.put_jobs(jobs, 6)
     assert await rig.store.list_jobs(JobFilter("n"), None, 10) == []
     await rig.store.put_jobs([new_job()], 7)
     await rig.store.put_jobs([new_job()], 8)

@@ -176,12 +176,12 @@ def blind_cancel() -> None:
 def redirect_on_unknown() -> None:
     """M9: a job that may have been stored is stored elsewhere as well."""
     from services.mesh.errors import ShardUnavailable
-    from services.orchestrator.app.submission import Submission
+    from services.orchestrator.app.storing import Storing
 
     async def give_up(self: Any, shard: str, jobs: Any, epoch: int) -> Any:
         raise ShardUnavailable(shard)
 
-    Submission._settle = give_up  # type: ignore[method-assign]
+    Storing._settle = give_up  # type: ignore[method-assign]
 
 
 def wall_clock() -> None:
@@ -313,16 +313,16 @@ def mixed_inputs() -> None:
 def any_content() -> None:
     """M23: a known key is that job's, whatever comes with it."""
     from services.mesh.store.answers import PutOutcome
-    from services.orchestrator.app.submission import Submission
+    from services.orchestrator.app.storing import Storing
 
-    tell = Submission._outcome
+    tell = Storing._outcome
 
     def lenient(self: Any, shard: str, result: Any) -> Any:
         if getattr(result, "outcome", None) is PutOutcome.CONFLICT:
             result = replace(result, outcome=PutOutcome.EXISTING)
         return tell(self, shard, result)
 
-    Submission._outcome = lenient  # type: ignore[method-assign]
+    Storing._outcome = lenient  # type: ignore[method-assign]
 
 
 def key_for_all() -> None:

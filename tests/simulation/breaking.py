@@ -7,7 +7,7 @@ from typing import Any
 
 from services.mesh.jobs.reports import Succeeded
 from services.mesh.jobs.states import JobState
-from services.orchestrator.app.submission import Submission
+from services.orchestrator.app.storing import Storing
 from services.scheduler.app.rescuing import Rescuer
 from services.scheduler.app.sweeping import Sweeper
 from tests.simulation.shard import ModelShard
@@ -45,7 +45,7 @@ def redirect_on_unknown() -> None:
 
         raise ShardUnavailable(shard)
 
-    Submission._settle = give_up  # type: ignore[method-assign]
+    Storing._settle = give_up  # type: ignore[method-assign]
 
 
 BREAKS: Mapping[str, Callable[[], None]] = {

@@ -16,7 +16,8 @@ from services.mesh.errors import MeshError
 from services.mesh.jobs.model import NewJob, Payload, request_hash_of
 from services.mesh.jobs.retry import Backoff, RetryPolicy
 from services.mesh.jobs.states import TERMINAL
-from services.orchestrator.app.submission import Draft, Stored
+from services.orchestrator.app.storing import Stored
+from services.orchestrator.app.submission import Draft
 from tests.simulation.judge import Call, History, judge
 from tests.simulation.loop import StuckError, VirtualLoop, on_host
 from tests.simulation.network import Broker, Etcd, LoopClock, Network, Weather, now

@@ -109,6 +109,7 @@ class PutJobsRequest(_message.Message):
     BRIEF_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    KEYED_FIELD_NUMBER: _builtins.int
     brief: _builtins.bool
     """Only the id of each stored job is wanted."""
     columns: _builtins.bool
@@ -123,6 +124,12 @@ class PutJobsRequest(_message.Message):
         order; with `columns` only.
         """
 
+    @_builtins.property
+    def keyed(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlikeJobs]:
+        """The same of jobs with idempotency keys, without `jobs` and `groups` beside them: so an Orchestrator that does not know
+        this field finds nothing to store, and refuses. With `columns` only.
+        """
+
     def __init__(
         self,
         *,
@@ -130,10 +137,11 @@ class PutJobsRequest(_message.Message):
         brief: _builtins.bool = ...,
         columns: _builtins.bool = ...,
         groups: _abc.Iterable[Global___AlikeJobs] | None = ...,
+        keyed: _abc.Iterable[Global___AlikeJobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "columns", b"columns", "groups", b"groups", "jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "columns", b"columns", "groups", b"groups", "jobs", b"jobs", "keyed", b"keyed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -141,29 +149,41 @@ Global___PutJobsRequest: _TypeAlias = PutJobsRequest  # noqa: Y015
 
 @_typing.final
 class AlikeJobs(_message.Message):
-    """AlikeJobs are new jobs that are due at once and have no keys and no ties."""
+    """AlikeJobs are new jobs that are due at once and have no ties."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LIKE_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_KEYS_FIELD_NUMBER: _builtins.int
+    REQUEST_HASHES_FIELD_NUMBER: _builtins.int
+    request_hashes: _builtins.bytes
+    """In `keyed`: NewJob.request_hash of each, one after the other."""
     @_builtins.property
     def like(self) -> Global___NewJob:
-        """Each of them, but for the bytes of its input. Those are there, and empty, if the jobs have inline inputs."""
+        """Each of them, but for the bytes of its input and its key. Those bytes are there, and empty, if the jobs have inline
+        inputs.
+        """
 
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The bytes of their inputs, one entry per job."""
+
+    @_builtins.property
+    def idempotency_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In `keyed`: their idempotency keys, one entry per job."""
 
     def __init__(
         self,
         *,
         like: Global___NewJob | None = ...,
         inputs: _abc.Iterable[_builtins.bytes] | None = ...,
+        idempotency_keys: _abc.Iterable[_builtins.str] | None = ...,
+        request_hashes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["like", b"like"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "like", b"like"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_keys", b"idempotency_keys", "inputs", b"inputs", "like", b"like", "request_hashes", b"request_hashes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,7 @@ its rate: it has a pace of its own (see `domain.quotas`), for which nobody else 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableSequence, Sequence
 from functools import partial
 
 from jobmesh.v1 import orchestrator_service_pb2 as pb
@@ -34,15 +34,20 @@ class Company:
 
     def __init__(self, put: Put, tasks: Tasks, pace: Pace) -> None:
         self._put = put
-        self._lanes: Lanes[pb.PutJobsRequest, list[Submitted]] = Lanes(
-            self._send, tasks, pace, size=pb.PutJobsRequest.ByteSize, jobs=count_of
+        #: Those of jobs with keys in columns travel apart: see PutJobsRequest.
+        self._keyed, self._others = (
+            Lanes[pb.PutJobsRequest, list[Submitted]](
+                self._send, tasks, pace, size=pb.PutJobsRequest.ByteSize, jobs=count_of
+            )
+            for _ in range(2)
         )
 
     async def put(self, request: pb.PutJobsRequest) -> list[Submitted]:
         """An id or an error per job, in order. All are of one namespace."""
         if count_of(request) >= LARGE:
             return await self._put(request)
-        return await self._lanes.submit(namespace_of(request), request)
+        lanes = self._keyed if request.keyed else self._others
+        return await lanes.submit(namespace_of(request), request)
 
     async def _send(
         self, namespace: str, requests: Sequence[pb.PutJobsRequest]
@@ -78,34 +83,41 @@ def _size_of(single: Single) -> int:
 
 def count_of(request: pb.PutJobsRequest) -> int:
     """How many jobs a put has."""
-    return len(request.jobs) + sum(len(group.inputs) for group in request.groups)
+    return len(request.jobs) + sum(len(group.inputs) for group in alike_in(request))
 
 
 def namespace_of(request: pb.PutJobsRequest) -> str:
     """The namespace that all of its jobs have."""
-    first = request.jobs[0] if request.jobs else request.groups[0].like
+    first = request.jobs[0] if request.jobs else alike_in(request)[0].like
     return first.namespace
 
 
+def alike_in(request: pb.PutJobsRequest) -> MutableSequence[pb.AlikeJobs]:
+    """Its jobs in columns, which all have keys, or none has."""
+    return request.keyed or request.groups
+
+
 def joined(requests: Sequence[pb.PutJobsRequest]) -> tuple[pb.PutJobsRequest, list[list[int]]]:
-    """One put of all these, and the place of each one's jobs among its outcomes.
+    """One put of all these, and the place of each one's jobs among its outcomes. Either all have
+    jobs in `keyed`, or none has.
 
     Groups that are alike become one, or each would still be a statement of its own.
     """
     whole = pb.PutJobsRequest()
     for request in requests:
         whole.jobs.extend(request.jobs)
+    alike = whole.keyed if requests[0].keyed else whole.groups
     groups: dict[bytes, pb.AlikeJobs] = {}
     #: Of each group of each request: the group it went into, and where it begins there.
     shares: list[list[tuple[bytes, int, int]]] = []
     for request in requests:
         shares.append([])
-        for group in request.groups:
+        for group in alike_in(request):
             like = group.like.SerializeToString(deterministic=True)
             if like not in groups:
-                groups[like] = whole.groups.add(like=group.like)
+                groups[like] = alike.add(like=group.like)
             shares[-1].append((like, len(groups[like].inputs), len(group.inputs)))
-            groups[like].inputs.extend(group.inputs)
+            _add(groups[like], group)
     begins = _begins(groups, len(whole.jobs))
     places: list[list[int]] = []
     at = 0
@@ -116,6 +128,12 @@ def joined(requests: Sequence[pb.PutJobsRequest]) -> tuple[pb.PutJobsRequest, li
             own += range(begins[like] + first, begins[like] + first + count)
         places.append(own)
     return whole, places
+
+
+def _add(whole: pb.AlikeJobs, group: pb.AlikeJobs) -> None:
+    whole.inputs.extend(group.inputs)
+    whole.idempotency_keys.extend(group.idempotency_keys)
+    whole.request_hashes += group.request_hashes
 
 
 def _begins(groups: dict[bytes, pb.AlikeJobs], at: int) -> dict[bytes, int]:

@@ -25,23 +25,33 @@ def packed(singles: Sequence[Single]) -> tuple[pb.PutJobsRequest, Sequence[int]]
     """A request with all of them; and, in the order in which it is answered, their places."""
     alike = _most_alike(singles)
     others = len(singles) - len(alike)
-    if len(alike) < (WORTH if others else FEW):
+    keyed = bool(alike) and bool(singles[alike[0]].job.idempotency_key)
+    # Jobs with keys are in columns alone or not at all: see PutJobsRequest.
+    if len(alike) < (WORTH if others else FEW) or (keyed and others):
         return pb.PutJobsRequest(jobs=[one.job for one in singles]), range(len(singles))
     chosen = set(alike)
     rest = [at for at in range(len(singles)) if at not in chosen] if others else []
     request = pb.PutJobsRequest(jobs=[singles[at].job for at in rest], columns=True)
-    group = request.groups.add(inputs=[singles[at].job.spec.input.data for at in alike])
-    first = singles[alike[0]].job
-    fill_like(group.like, first.namespace, first.spec, first.traceparent)
+    group = (request.keyed if keyed else request.groups).add()
+    _fill(group, [singles[at].job for at in alike], keyed=keyed)
     return request, [*rest, *alike]
+
+
+def _fill(group: pb.AlikeJobs, jobs: Sequence[pb.NewJob], *, keyed: bool) -> None:
+    fill_like(group.like, jobs[0].namespace, jobs[0].spec, jobs[0].traceparent)
+    group.inputs.extend([job.spec.input.data for job in jobs])
+    if keyed:
+        group.idempotency_keys.extend([job.idempotency_key for job in jobs])
+        group.request_hashes = b"".join([job.request_hash for job in jobs])
 
 
 def _most_alike(singles: Sequence[Single]) -> list[int]:
     """The places of the most jobs that are alike."""
-    groups: dict[tuple[bytes, str], list[int]] = {}
+    groups: dict[tuple[bytes, str, bool], list[int]] = {}
     for at, (job, shape) in enumerate(singles):
         if shape is not None and not job.spec.input.HasField("object"):
-            groups.setdefault((shape, job.traceparent), []).append(at)
+            place = shape, job.traceparent, bool(job.idempotency_key)
+            groups.setdefault(place, []).append(at)
     return max(groups.values(), key=len, default=[])
 
 

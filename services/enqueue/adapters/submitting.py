@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jobmesh.v1 import orchestrator_service_pb2 as pb
@@ -11,7 +11,7 @@ from services.enqueue.adapters.company import count_of, namespace_of
 from services.enqueue.adapters.packing import packed, unpacked
 from services.enqueue.adapters.put_line import PutLine
 from services.enqueue.app.turnstile import Turnstile
-from services.enqueue.convert import Single, Submitted
+from services.enqueue.convert import Single, Submitted, spell_out
 from services.mesh.errors import Code, InvalidArgument, MeshError, OutcomeUnknown, Overloaded
 from services.mesh.wire.values import id_texts
 
@@ -49,18 +49,32 @@ class Submitter:
         """
         request, places = packed(singles)
         async with self._turnstile.passing(namespace, len(singles)):
-            line = self._line.taken(request.ByteSize()) if self._line is not None else None
-            send = self._orchestrator.PutJobs if line is None else line.put
-            return unpacked(await self._send(send(request)), places)
+            return unpacked(await self._sent(request, self._send_by_line), places)
 
     async def put_brief(self, request: pb.PutJobsRequest) -> list[Submitted]:
         """An id or an error per job, in order. All are of one namespace."""
         request.brief = request.columns = True
         count = count_of(request)
         async with self._turnstile.passing(namespace_of(request), count):
-            return submitted(await self._send(self._orchestrator.PutJobs(request)), count)
+            return submitted(await self._sent(request, self._orchestrator.PutJobs), count)
 
-    async def _send(self, call: Awaitable[pb.PutJobsResponse]) -> pb.PutJobsResponse:
+    async def _sent(
+        self,
+        request: pb.PutJobsRequest,
+        send: Callable[[pb.PutJobsRequest], Awaitable[pb.PutJobsResponse]],
+    ) -> pb.PutJobsResponse:
+        answer = await self._answered(send(request))
+        if request.keyed and not (answer.stored or answer.results):
+            # By an Orchestrator of the version before: it sees no job there, and stored none.
+            spell_out(request)
+            answer = await self._answered(send(request))
+        return answer
+
+    def _send_by_line(self, request: pb.PutJobsRequest) -> Awaitable[pb.PutJobsResponse]:
+        line = self._line.taken(request.ByteSize()) if self._line is not None else None
+        return self._orchestrator.PutJobs(request) if line is None else line.put(request)
+
+    async def _answered(self, call: Awaitable[pb.PutJobsResponse]) -> pb.PutJobsResponse:
         try:
             return await call
         except MeshError as error:

@@ -80,15 +80,15 @@ class Desk:
 
     def check(self, request: pb.EnqueueRequest) -> bytes | None:
         """Hold a call against the contract's rules, unless one like it passed before. Returns what
-        calls have in common whose jobs differ in nothing but the bytes of their inputs; None: there
-        are none like it.
+        calls have in common whose jobs differ in nothing but the bytes of their inputs and their
+        keys; None: there are none like it.
         """
         shape = shape_of(request)
         if not self.familiar_calls.covers(shape, request):
             self.rules.check(request)
             if not self.familiar_calls.learn(shape, request):
                 return None
-        return None if request.idempotency_key else shape
+        return shape
 
     async def admit(
         self, namespace: str, spec: job_pb2.JobSpec, key: str, path: str = "job"
@@ -164,12 +164,36 @@ class Desk:
         for place in reversed(range(len(order))):
             if order[place] in errors:
                 del request.jobs[place], order[place]
-        for item, group in groups.taken():
-            like = request.groups.add(inputs=group.inputs).like
-            convert.fill_like(like, namespace, item.job, trace)
-            self._default(like.spec)
-            order += group.numbers
+        self._put_in_columns(groups, items, namespace, trace, request, order)
         return Admitted(request, errors, order)
+
+    def _put_in_columns(
+        self,
+        groups: AlikeItems,
+        items: Sequence[pb.EnqueueItem],
+        namespace: str,
+        trace: str,
+        request: PutJobsRequest,
+        order: list[int],
+    ) -> None:
+        """What was gathered goes behind what is in the request."""
+        for item, group in groups.taken(keyed=True):
+            alike = request.keyed.add(inputs=group.inputs)
+            convert.fill_keys(alike, [items[number] for number in group.numbers])
+            self._fill_like(alike.like, namespace, item, trace)
+            order += group.numbers
+        plain = groups.taken(keyed=False)
+        if request.jobs or plain:
+            convert.spell_out(request)
+        for item, group in plain:
+            self._fill_like(request.groups.add(inputs=group.inputs).like, namespace, item, trace)
+            order += group.numbers
+
+    def _fill_like(
+        self, like: convert.NewJob, namespace: str, item: pb.EnqueueItem, trace: str
+    ) -> None:
+        convert.fill_like(like, namespace, item.job, trace)
+        self._default(like.spec)
 
     def _is_settled(self, spec: job_pb2.JobSpec) -> bool:
         """Whether nothing outside has to be asked about this job."""

@@ -8,7 +8,7 @@ length, hence what passed with some bytes passes with fewer; the key is held aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from buf.validate import validate_pb2
@@ -65,15 +65,20 @@ class Group:
 
 
 class AlikeItems:
-    """Items of one request that differ in nothing but their bytes, gathered by shape."""
+    """Items of one request that differ in nothing but their bytes and keys, gathered by shape;
+    those with keys apart from those without.
+    """
 
     def __init__(self, familiar: FamiliarItems, is_large: Callable[[int], bool]) -> None:
         self._familiar, self._is_large = familiar, is_large
-        self._groups: dict[bytes, tuple[pb.EnqueueItem, Group]] = {}
+        self._groups: dict[tuple[bytes, bool], tuple[pb.EnqueueItem, Group]] = {}
 
     def take(self, shape: bytes | None, item: pb.EnqueueItem, number: int) -> bool:
         """Take an item that is like one before it; False: it is not."""
-        if shape is None or (found := self._groups.get(shape)) is None or item.idempotency_key:
+        if shape is None:
+            return False
+        found = self._groups.get((shape, bool(item.idempotency_key)))
+        if found is None:
             return False
         group, data = found[1], item.job.input.data
         if len(data) > group.longest or self._is_large(len(data)):
@@ -87,17 +92,18 @@ class AlikeItems:
         with so many bytes. False: none can be like it.
         """
         longest = self._familiar.longest(shape)
-        if shape is None or longest < 0 or item.idempotency_key:
+        if shape is None or longest < 0:
             return False
-        _, group = self._groups.setdefault(shape, (item, Group(longest, [], [])))
+        place = shape, bool(item.idempotency_key)
+        _, group = self._groups.setdefault(place, (item, Group(longest, [], [])))
         group.longest = max(group.longest, longest)
         group.numbers.append(number)
         group.inputs.append(item.job.input.data)
         return True
 
-    def taken(self) -> Iterable[tuple[pb.EnqueueItem, Group]]:
-        """The groups, each with one of its items."""
-        return self._groups.values()
+    def taken(self, *, keyed: bool) -> list[tuple[pb.EnqueueItem, Group]]:
+        """The groups with keys, or those without, each with one of its items."""
+        return [group for (_, has_keys), group in self._groups.items() if has_keys is keyed]
 
 
 def shape_of(item: Item) -> bytes | None:

@@ -152,6 +152,11 @@ class Placement:
     """Un-keyed jobs for which no shard is healthy."""
 
 
+def keyed_groups(bucket_map: BucketMap, namespace: str, keys: Sequence[str]) -> list[Group]:
+    """Where jobs with these idempotency keys go, healthy or not."""
+    return _at_home(bucket_map, ((i, bucket_for_key(namespace, k)) for i, k in enumerate(keys)))
+
+
 def place(
     bucket_map: BucketMap,
     healthy: Collection[str],
@@ -163,19 +168,9 @@ def place(
 
     `turn` is the caller's count of requests: it walks un-keyed chunks round the healthy shards.
     """
-    keyed: dict[str, list[tuple[int, int]]] = {}
-    free: list[int] = []
-    for item, key in enumerate(keys):
-        if key is None:
-            free.append(item)
-        else:
-            bucket = bucket_for_key(*key)
-            keyed.setdefault(bucket_map.shard_of(bucket), []).append((item, bucket))
-    groups = [
-        Group(shard, tuple(i for i, _ in chunk), tuple(b for _, b in chunk), keyed=True)
-        for shard, members in keyed.items()
-        for chunk in _chunks(members)
-    ]
+    free = [item for item, key in enumerate(keys) if key is None]
+    keyed = ((item, bucket_for_key(*key)) for item, key in enumerate(keys) if key is not None)
+    groups = _at_home(bucket_map, keyed)
     targets = takers(bucket_map, healthy)
     if not targets:
         return Placement(tuple(groups), tuple(free))
@@ -184,6 +179,18 @@ def place(
         buckets = random.choices(bucket_map.buckets_of(shard), k=len(chunk))
         groups.append(Group(shard, tuple(chunk), tuple(buckets), keyed=False))
     return Placement(tuple(groups), ())
+
+
+def _at_home(bucket_map: BucketMap, items: Iterable[tuple[int, int]]) -> list[Group]:
+    """Keyed jobs by the shards that hold their buckets."""
+    members: dict[str, list[tuple[int, int]]] = {}
+    for item, bucket in items:
+        members.setdefault(bucket_map.shard_of(bucket), []).append((item, bucket))
+    return [
+        Group(shard, tuple(i for i, _ in chunk), tuple(b for _, b in chunk), keyed=True)
+        for shard, of_shard in members.items()
+        for chunk in _chunks(of_shard)
+    ]
 
 
 def free_buckets(bucket_map: BucketMap, shard: str, count: int, random: Random) -> list[int]:

@@ -36,3 +36,14 @@ SELECT m.epoch, m.now FROM meta m
 {handed_tail}
 SELECT m.epoch, m.now, s.id, s.due_time
   FROM meta m LEFT JOIN stored s ON true
+
+-- name: put_keyed_handed, writes
+-- The same, but says which those are only if they are not all.
+{handed_head}
+    ON CONFLICT DO NOTHING
+{handed_tail}
+SELECT m.epoch, m.now,
+       (SELECT CASE WHEN count(*) < cardinality(%(ids)b)
+                    THEN coalesce(string_agg(uuid_send(s.id), ''), '') END
+          FROM stored s)
+  FROM meta m

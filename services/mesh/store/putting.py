@@ -34,14 +34,12 @@ from services.mesh.store.rows import STATES, labels_to_json, to_json
 log = logging.getLogger(__name__)
 
 _ROUNDS = 3
-#: What jobs that are alike do not have: they are due at once, and have no keys and no origin.
+#: What jobs that are alike do not have: they are due at once, and have no origin.
 _ABSENT: dict[str, object] = {
     "due_times": Times(()),
     "delays": Bigints(()),
     "expire_times": Times(()),
     "input_refs": Texts(()),
-    "keys": Texts(()),
-    "hashes": Blobs(()),
     "schedule_ids": Uuids(()),
     "nominal_times": Times(()),
     "origin_ids": Uuids(()),
@@ -64,6 +62,15 @@ class Puts:
         self.results[place] = result
         if event is not None:
             self.events.append(event)
+
+    def created(self, places: Sequence[int], stored: dict[UUID, datetime], now: datetime) -> None:
+        """Those of them whose ids are in `stored`, with their due times, were stored now."""
+        handed = self.worker_id is not None
+        for place in places:
+            job = self.jobs[place]
+            if (due_time := stored.pop(job.id, None)) is not None:
+                created = _created(job, due_time, now, handed=handed)
+                self.settle(place, created, created_event(job, due_time, now))
 
     def open(self, places: Sequence[int]) -> list[int]:
         """Those of which nothing is known yet."""
@@ -116,6 +123,8 @@ class Putting(ShardBase):
     async def _put_jobs(
         self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None = None
     ) -> PutAnswer:
+        if isinstance(jobs, AlikeJobs) and jobs.keyed is not None:
+            return await self._put_keyed(jobs, jobs.keyed.keys, epoch, worker_id)
         if isinstance(jobs, AlikeJobs) or not any(job.idempotency_key for job in jobs):
             try:
                 return await self._put_new(jobs, epoch, worker_id)
@@ -123,13 +132,26 @@ class Putting(ShardBase):
                 pass  # a repeated call: nothing was stored, look at each job
         return await self._put_each(jobs, epoch, worker_id)
 
+    async def _put_keyed(
+        self, jobs: AlikeJobs, keys: Sequence[str], epoch: int, worker_id: str | None
+    ) -> PutAnswer:
+        """As `_put_each`; mostly all are new, and nothing need be said of each."""
+        in_order = sorted(range(len(jobs)), key=keys.__getitem__)
+        name, hands = _handed_or("put_keyed", worker_id)
+        rows = await self._fetch(name, alike_params(jobs.at(in_order), epoch) | hands)
+        now, stored = admitted(rows, epoch), rows[0][2]
+        if stored is None:
+            return _all_created(jobs, now, handed=worker_id is not None)
+        ids = (UUID(bytes=stored[at : at + 16]) for at in range(0, len(stored), 16))
+        put = Puts(jobs, epoch, worker_id)
+        put.created(in_order, dict.fromkeys(ids, now), now)
+        return await self._resolved(put, in_order)
+
     async def _put_new(
         self, jobs: Sequence[NewJob], epoch: int, worker_id: str | None
     ) -> PutAnswer:
         handed = worker_id is not None
-        name, hands = (
-            ("put_new_handed", {"worker_id": worker_id}) if handed else ("put_new_jobs", {})
-        )
+        name, hands = _handed_or("put_new", worker_id)
         if isinstance(jobs, AlikeJobs):
             rows = await self._fetch(name, alike_params(jobs, epoch) | hands)
             return _all_created(jobs, admitted(rows, epoch), handed=handed)
@@ -149,6 +171,9 @@ class Putting(ShardBase):
         in_order = sorted(range(len(jobs)), key=lambda place: _key_of(jobs[place]))
         put = Puts(jobs, epoch, worker_id)
         await self._put_some(put, in_order)
+        return await self._resolved(put, in_order)
+
+    async def _resolved(self, put: Puts, in_order: Sequence[int]) -> PutAnswer:
         await self._told_apart(put, in_order, self._resolve)
         if left := put.open(in_order):
             put.fail(left, OutcomeUnknown(self._connections.shard))
@@ -171,15 +196,9 @@ class Putting(ShardBase):
     async def _put_some(self, put: Puts, places: Sequence[int]) -> None:
         """Store those of the jobs that are new."""
         params = put_params([put.jobs[at] for at in places], put.epoch)
-        if handed := put.worker_id is not None:
-            params["worker_id"] = put.worker_id
-        rows = await self._fetch("put_handed" if handed else "put_jobs", params)
-        now, stored = admitted(rows, put.epoch), stored_due_times(rows)
-        for place in places:
-            job = put.jobs[place]
-            if (due_time := stored.pop(job.id, None)) is not None:
-                created = _created(job, due_time, now, handed=handed)
-                put.settle(place, created, created_event(job, due_time, now))
+        name, hands = _handed_or("put", put.worker_id)
+        rows = await self._fetch(name, params | hands)
+        put.created(places, stored_due_times(rows), admitted(rows, put.epoch))
 
     async def _resolve(self, put: Puts, in_order: Sequence[int]) -> None:
         """Look at what is in the way of the others. What is gone again (purged meanwhile) is no
@@ -218,6 +237,11 @@ def refused(job: NewJob, error: psycopg.Error) -> InvalidField:
     log.error("cannot store a job", exc_info=error, extra=extra)
     why = error.diag.message_primary or error
     return InvalidField("job", f"the database cannot hold it: {why}")
+
+
+def _handed_or(put: str, worker_id: str | None) -> tuple[str, dict[str, object]]:
+    """The statement that hands out what it stores, if there is a worker, and what it needs more."""
+    return (f"{put}_jobs", {}) if worker_id is None else (f"{put}_handed", {"worker_id": worker_id})
 
 
 def _key_of(job: NewJob) -> tuple[str, str]:
@@ -270,7 +294,7 @@ def put_params(jobs: Sequence[NewJob], epoch: int) -> dict[str, object]:
 
 def alike_params(jobs: AlikeJobs, epoch: int) -> dict[str, object]:
     """The columns of jobs that are alike: one value in most of them, encoded once."""
-    like, count = jobs.like, len(jobs)
+    like, count, keyed = jobs.like, len(jobs), jobs.keyed
     return {
         "epoch": Int8(epoch),
         "ids": Keys(jobs.keys),
@@ -287,6 +311,8 @@ def alike_params(jobs: AlikeJobs, epoch: int) -> dict[str, object]:
         "input_types": Texts.same(like.input.content_type or None, count),
         "traceparents": Texts.same(like.traceparent, count),
         "concurrency_keys": Texts.same(like.concurrency_key, count),
+        "keys": Texts(() if keyed is None else keyed.keys),
+        "hashes": Blobs(() if keyed is None else keyed.hashes),
         **_ABSENT,
     }
 

@@ -127,6 +127,17 @@ SELECT m.epoch, m.now FROM meta m
 SELECT m.epoch, m.now, s.id, s.due_time
   FROM meta m LEFT JOIN stored s ON true
 
+-- name: put_keyed_jobs, writes
+-- The same, but says which those are only if they are not all.
+{put_head}
+    ON CONFLICT DO NOTHING
+{put_tail}
+SELECT m.epoch, m.now,
+       (SELECT CASE WHEN count(*) < cardinality(%(ids)b)
+                    THEN coalesce(string_agg(uuid_send(s.id), ''), '') END
+          FROM stored s)
+  FROM meta m
+
 -- name: find_existing
 -- The jobs that stand in the way of new ones: the same id, or the same idempotency key.
 SELECT n.place, j.id, j.request_hash, j.state, j.version, j.due_time, j.create_time

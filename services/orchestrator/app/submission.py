@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
 from random import Random
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from services.mesh.clock import Clock
-from services.mesh.errors import (
-    IdempotencyConflict,
-    MeshError,
-    NoHealthyShard,
-    OutcomeUnknown,
-    ShardUnavailable,
-    StaleEpoch,
-    UniqueConflict,
-)
-from services.mesh.jobs.ids import new_job_id, new_job_keys
-from services.mesh.jobs.model import AlikeJobs, NewJob
+from services.mesh.errors import MeshError, NoHealthyShard, ShardUnavailable
+from services.mesh.jobs.ids import new_job_id
+from services.mesh.jobs.model import NewJob
 from services.mesh.jobs.record import record
 from services.mesh.jobs.states import JobState
-from services.mesh.jobs.topology import CHUNK, BucketMap, Group, free_buckets, place, takers
+from services.mesh.jobs.topology import BucketMap, Group, place
 from services.mesh.runtime import together
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
+from services.orchestrator.app.alike import AlikeSubmission
 from services.orchestrator.app.loans import Loans
 from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
+from services.orchestrator.app.storing import CERTAIN, Outcome, Storing, defect
 from services.orchestrator.app.topology import TopologyKeeper
-from services.orchestrator.domain.dueness import due_work, is_long
-from services.orchestrator.domain.lent import Part
+from services.orchestrator.domain.dueness import due_work
 from services.orchestrator.ports import Announcer
-
-log = logging.getLogger(__name__)
 
 #: What puts a job into the queue, or at another place in it.
 NEWS = (PutOutcome.CREATED, PutOutcome.REPLACED)
-
-#: A try that fails so has stored nothing.
-CERTAIN = (ShardUnavailable, StaleEpoch)
 
 
 @record
@@ -56,33 +42,8 @@ class Draft:
     """What it waits for, and the key it wants to hold; most have neither."""
 
 
-@record
-class Stored:
-    """A job that is in a shard."""
-
-    shard: str
-    result: PutResult
-
-
-Outcome = Stored | MeshError
-
 #: Until it is placed; made once, for making an error costs more than placing a job.
 UNDECIDED = NoHealthyShard()
-
-
-@record
-class StoredAlike:
-    """Jobs that one statement stored, new and due at once; their ids as 16 bytes each."""
-
-    shard: str
-    time: datetime
-    keys: list[bytes]
-    handed: bool = False
-    """A worker has them."""
-
-
-#: What became of jobs that are alike: of a chunk of them, or one by one.
-AlikeOutcome = StoredAlike | list[Outcome]
 
 
 class Submission:
@@ -100,7 +61,10 @@ class Submission:
     ) -> None:
         self._shards, self._topology, self._announcer = shards, topology, announcer
         self._clock, self._random = clock, random
-        self._parents, self._loans = parents, loans
+        self._parents = parents
+        self._storing = Storing(shards, loans)
+        #: For jobs that differ in little.
+        self.alike = AlikeSubmission(self._storing, shards, topology, announcer, clock, random)
         self._turn = 0
 
     async def put(self, drafts: Sequence[Draft]) -> list[Outcome]:
@@ -116,56 +80,6 @@ class Submission:
             _apart(self._put_tied(drafts, tied, outcomes), tied, outcomes),
         )
         return outcomes
-
-    async def put_alike(self, like: NewJob, inputs: Sequence[bytes]) -> list[AlikeOutcome]:
-        """Jobs without keys and ties that differ in their inputs only: chunk by chunk, in order."""
-        chunks = [inputs[at : at + CHUNK] for at in range(0, len(inputs), CHUNK)]
-        return await together(*(self._put_apart(like, chunk) for chunk in chunks))
-
-    async def _put_apart(self, like: NewJob, inputs: Sequence[bytes]) -> AlikeOutcome:
-        try:
-            return await self._put_chunk(like, inputs, frozenset())
-        except Exception:
-            return [_defect(len(inputs))] * len(inputs)
-
-    async def _put_chunk(
-        self, like: NewJob, inputs: Sequence[bytes], avoid: Collection[str]
-    ) -> AlikeOutcome:
-        bucket_map = self._topology.map
-        healthy = [name for name in self._shards.usable() if name not in avoid]
-        targets = takers(bucket_map, healthy)
-        if not targets:
-            return [NoHealthyShard()] * len(inputs)
-        self._turn += 1
-        shard = targets[self._turn % len(targets)]
-        buckets = free_buckets(bucket_map, shard, len(inputs), self._random)
-        # In order: they go to the right end of every index, and are claimed as they were sent.
-        keys = sorted(new_job_keys(buckets, self._now_ms(), self._random))
-        began = self._clock.monotonic()
-        try:
-            jobs = AlikeJobs(like, keys, list(inputs))
-            answer = await self._stored(shard, jobs, bucket_map.epoch)
-        except ShardUnavailable:
-            # Certain: nothing was stored there. They may go elsewhere.
-            self._shards.doubt(shard)
-            return await self._put_chunk(like, inputs, {*avoid, shard})
-        except MeshError as error:
-            return [error] * len(inputs)
-        if answer.time is not None:
-            outcome: AlikeOutcome = StoredAlike(shard, answer.time, keys, handed=answer.delivered)
-        else:
-            outcome = [self._outcome(shard, result) for result in answer.results]
-            if not any(isinstance(one, Stored) for one in outcome):
-                return outcome
-        slow = is_long(self._clock.monotonic() - began)
-        try:
-            if not answer.delivered:
-                long = (like.type,) if slow else ()
-                await self._announcer.due(shard, (like.type,), long=long, new=True)
-            await self._announcer.stored(shard, (like.namespace, like.type))
-        except Exception:  # they are stored, whatever becomes of the word about it
-            _defect(len(inputs))
-        return outcome
 
     async def _put_tied(
         self, drafts: Sequence[Draft], items: Sequence[int], outcomes: list[Outcome]
@@ -244,7 +158,7 @@ class Submission:
     async def _write(
         self, drafts: Sequence[Draft], places: Sequence[int], group: Group, epoch: int
     ) -> PutAnswer:
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_us() // 1000
         jobs: Sequence[NewJob] = [
             drafts[at].build(new_job_id(bucket, now_ms, self._random))
             for at, bucket in zip(places, group.buckets, strict=True)
@@ -252,75 +166,17 @@ class Submission:
         if drafts[places[0]].wish is not None:  # either all have ties or none
             wishes = [wish for at in places if (wish := drafts[at].wish) is not None]
             jobs = [replace(j, ties=wish.ties) for j, wish in zip(jobs, wishes, strict=True)]
-        return await self._stored(group.shard, jobs, epoch)
-
-    def _now_ms(self) -> int:
-        return self._clock.now_us() // 1000
-
-    async def _stored(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
-        part = self._loans.take(jobs)
-        if part is not None:
-            return await self._handed(part, shard, jobs, epoch)
-        try:
-            return await self._store(shard, jobs, epoch)
-        except OutcomeUnknown:
-            # The same rows under the same ids: if they are there, nothing happens; if not, now.
-            return await self._settle(shard, jobs, epoch)
-
-    async def _handed(
-        self, part: Part, shard: str, jobs: Sequence[NewJob], epoch: int
-    ) -> PutAnswer:
-        """Store jobs into the hands of a worker that has room for them, and send them there."""
-        try:
-            answer = await self._into_hands(part, shard, jobs, epoch)
-        except BaseException:
-            self._loans.give_back(part)
-            raise
-        await self._loans.deliver(part, shard, jobs, answer)
-        return answer
-
-    async def _into_hands(
-        self, part: Part, shard: str, jobs: Sequence[NewJob], epoch: int
-    ) -> PutAnswer:
-        store = self._shards.store(shard)
-        try:
-            return await store.put_jobs(jobs, epoch, part.grab.worker_id)
-        except OutcomeUnknown:
-            # If they are there, they are in its hands; if not, they go the usual way now.
-            return await self._settle(shard, jobs, epoch)
-
-    async def _store(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
-        store = self._shards.store(shard)
-        if not isinstance(jobs, AlikeJobs) and jobs[0].ties is not None:
-            return await store.put_tied_jobs(jobs, epoch)
-        return await store.put_jobs(jobs, epoch)
-
-    async def _settle(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
-        try:
-            return _uncertain(shard, await self._store(shard, jobs, epoch))
-        except MeshError as error:
-            extra = {"action": "outcome_unknown", "shard": shard, "count": len(jobs)}
-            log.warning("cannot tell whether jobs were stored", extra=extra)
-            raise OutcomeUnknown(shard) from error
+        return await self._storing.store(group.shard, jobs, epoch)
 
     def _settled(
         self, places: Sequence[int], outcomes: list[Outcome], shard: str, answer: PutAnswer
     ) -> None:
-        for at, result in zip(places, answer.results, strict=True):
-            outcomes[at] = self._outcome(shard, result)
+        for at, outcome in zip(places, self._storing.outcomes(shard, answer), strict=True):
+            outcomes[at] = outcome
 
     def _fail(self, places: Sequence[int], outcomes: list[Outcome], error: MeshError) -> None:
         for at in places:
             outcomes[at] = error
-
-    def _outcome(self, shard: str, result: PutResult | MeshError) -> Outcome:
-        if isinstance(result, MeshError):
-            return result
-        if result.outcome is PutOutcome.CONFLICT:
-            return IdempotencyConflict(result.job_id)
-        if result.outcome is PutOutcome.HELD:
-            return UniqueConflict(result.job_id)
-        return Stored(shard, result)
 
     async def _announce(
         self,
@@ -357,26 +213,7 @@ async def _apart(work: Awaitable[None], places: Sequence[int], outcomes: list[Ou
     try:
         await work
     except Exception:
-        error = _defect(len(places))
+        error = defect(len(places))
         for at in places:
             if outcomes[at] is UNDECIDED:
                 outcomes[at] = error
-
-
-def _defect(count: int) -> OutcomeUnknown:
-    """What is told of jobs that went wrong in a way nobody thought of: maybe after the write."""
-    correlation_id = uuid4().hex
-    extra = {"action": "put_defect", "correlation_id": correlation_id, "count": count}
-    log.exception("new jobs went wrong", extra=extra)
-    return OutcomeUnknown.by_defect(correlation_id)
-
-
-def _uncertain(shard: str, answer: PutAnswer) -> PutAnswer:
-    """The answer to jobs that were sent again: what this try certainly did not store, the first
-    one may have.
-    """
-    if answer.time is not None or not any(isinstance(r, CERTAIN) for r in answer.results):
-        return answer
-    unknown = OutcomeUnknown(shard)
-    results = [unknown if isinstance(r, CERTAIN) else r for r in answer.results]
-    return PutAnswer(results, answer.events)

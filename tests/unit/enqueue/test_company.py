@@ -24,10 +24,14 @@ def batch(namespace: str, *names: str) -> pb.PutJobsRequest:
 
 
 def names_in(request: pb.PutJobsRequest) -> list[str]:
-    """What an Orchestrator would answer: the jobs, then the groups, each in order."""
+    """What an Orchestrator would answer: the jobs, then the groups, each in order. A hash is its
+    key here.
+    """
     names = [job.idempotency_key for job in request.jobs]
-    for group in request.groups:
+    for group in (*request.groups, *request.keyed):
         names += [f"{group.like.spec.type} {data.decode()}" for data in group.inputs]
+        assert len(group.idempotency_keys) == (len(group.inputs) if request.keyed else 0)
+        assert group.request_hashes == "".join(group.idempotency_keys).encode()
     return names
 
 
@@ -139,7 +143,7 @@ async def test_an_error_is_that_of_every_batch_in_it_and_nothing_is_kept() -> No
     for call in calls:
         with pytest.raises(OutcomeUnknown):
             await call
-    assert not company._lanes
+    assert not company._others
 
 
 async def test_a_caller_that_goes_away_hurts_nobody_and_is_not_sent() -> None:
@@ -154,7 +158,7 @@ async def test_a_caller_that_goes_away_hurts_nobody_and_is_not_sent() -> None:
     told = await asyncio.gather(*calls[1:-1])
     assert told == [[f"{n}"] for n in range(1, 11)]
     assert "11" not in [name for put in orchestrator.puts for name in put]
-    assert not company._lanes
+    assert not company._others
 
 
 async def test_nothing_is_kept_of_a_namespace_whose_only_caller_went_away() -> None:
@@ -166,7 +170,7 @@ async def test_nothing_is_kept_of_a_namespace_whose_only_caller_went_away() -> N
     await settle()
     orchestrator.gate.set()
     await settle()
-    assert not company._lanes
+    assert not company._others
 
 
 async def test_batches_that_hang_do_not_hold_up_the_next() -> None:
@@ -176,31 +180,53 @@ async def test_batches_that_hang_do_not_hold_up_the_next() -> None:
     await eventually(lambda: len(orchestrator.puts) == 5)
     orchestrator.gate.set()
     assert await asyncio.gather(*calls) == [[f"{n}"] for n in range(5)]
-    assert not company._lanes
+    assert not company._others
 
 
+def in_columns(groups: list[tuple[str, list[str]]], *, keyed: bool) -> list[pb.AlikeJobs]:
+    return [
+        pb.AlikeJobs(
+            like=pb.NewJob(namespace="n", spec={"type": kind}),
+            inputs=[data.encode() for data in inputs],
+            idempotency_keys=[f"{kind}{data}" for data in inputs] if keyed else (),
+            request_hashes="".join(f"{kind}{d}" for d in inputs).encode() if keyed else b"",
+        )
+        for kind, inputs in groups
+    ]
+
+
+async def test_jobs_with_keys_in_columns_travel_apart() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.gate.set()
+    company = Company(orchestrator.put, Tasks(), LoudPace(seconds=0.01))
+    columns = pb.PutJobsRequest(keyed=in_columns([("x", ["1"])], keyed=True))
+    for one in columns.keyed:
+        one.like.namespace = "loud"
+    calls = sent(company, batch("loud", "a"), columns, batch("loud", "b"), columns)
+    assert await asyncio.gather(*calls) == [["a"], ["x 1"], ["b"], ["x 1"]]
+    assert sorted(orchestrator.puts) == [["a", "b"], ["x 1", "x 1"]]
+    assert not company._keyed
+    assert not company._others
+
+
+kinds = st.lists(
+    st.tuples(st.sampled_from(["x", "y", "z"]), st.lists(st.text("12", max_size=2), min_size=1)),
+    max_size=3,
+)
+keyed_requests = st.builds(
+    lambda groups: pb.PutJobsRequest(keyed=in_columns(groups, keyed=True)), kinds
+).filter(count_of)
 requests = st.builds(
     lambda jobs, groups: pb.PutJobsRequest(
         jobs=[pb.NewJob(namespace="n", idempotency_key=name) for name in jobs],
-        groups=[
-            pb.AlikeJobs(
-                like=pb.NewJob(namespace="n", spec={"type": kind}),
-                inputs=[data.encode() for data in inputs],
-            )
-            for kind, inputs in groups
-        ],
+        groups=in_columns(groups, keyed=False),
     ),
     st.lists(st.sampled_from("abcdef"), max_size=4),
-    st.lists(
-        st.tuples(
-            st.sampled_from(["x", "y", "z"]), st.lists(st.text("12", max_size=2), min_size=1)
-        ),
-        max_size=3,
-    ),
+    kinds,
 ).filter(count_of)
 
 
-@given(st.lists(requests, min_size=1, max_size=6))
+@given(st.lists(requests, min_size=1, max_size=6) | st.lists(keyed_requests, min_size=1))
 def test_each_finds_its_own_among_all_and_groups_of_a_kind_are_one(
     given_: list[pb.PutJobsRequest],
 ) -> None:
@@ -208,8 +234,8 @@ def test_each_finds_its_own_among_all_and_groups_of_a_kind_are_one(
     answers = names_in(whole)
     assert [[answers[place] for place in own] for own in places] == [*map(names_in, given_)]
     assert sorted(place for own in places for place in own) == list(range(count_of(whole)))
-    kinds = [group.like.spec.type for group in whole.groups]
-    assert len(set(kinds)) == len(kinds)
+    types = [group.like.spec.type for group in (*whole.groups, *whole.keyed)]
+    assert len(set(types)) == len(types)
 
 
 async def test_a_namespace_that_is_stored_with_pauses_is_one_put_after_each() -> None:

@@ -90,7 +90,7 @@ def test_the_first_one_with_so_many_bytes_goes_on_with_its_group():
     familiar.learn(shape, long_)
     assert groups.begin(shape, long_, 1)
     assert groups.take(shape, item(data=b"12345678"), 2)
-    ((_, group),) = groups.taken()
+    ((_, group),) = groups.taken(keyed=False)
     assert (group.numbers, group.inputs) == ([0, 1, 2], [b"1", b"123456789", b"12345678"])
 
 
@@ -99,18 +99,27 @@ def test_items_that_are_alike_are_gathered_with_their_numbers():
     groups = gathered(
         learned(first, other), first, other, item(data=b"1"), item(type_="other", data=b"2")
     )
-    assert [(group.numbers, group.inputs) for _, group in groups.taken()] == [
+    assert [(group.numbers, group.inputs) for _, group in groups.taken(keyed=False)] == [
         ([0, 2], [b"12345", b"1"]),
         ([1, 3], [b"12345", b"2"]),
     ]
 
 
-@pytest.mark.parametrize(
-    "other", [item(key="k"), item(data=b"longer than what was seen"), item(type_="never-seen")]
-)
-def test_what_has_a_key_or_was_not_checked_is_gathered_by_nobody(other):
+def test_items_with_keys_are_gathered_apart_from_those_without():
     first = item()
-    ((_, group),) = gathered(learned(first), first, other).taken()
+    groups = gathered(learned(first), first, item(key="k"), item(data=b"1"), item(key="l"))
+    assert [group.numbers for _, group in groups.taken(keyed=False)] == [[0, 2]]
+    assert [group.numbers for _, group in groups.taken(keyed=True)] == [[1, 3]]
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize(
+    "other", [item(data=b"longer than what was seen"), item(type_="never-seen"), item(key="\0")]
+)
+def test_what_was_not_checked_is_gathered_by_nobody(other, key):
+    first = item(key=key)
+    groups = gathered(learned(first), first, other)
+    ((_, group),) = [*groups.taken(keyed=False), *groups.taken(keyed=True)]
     assert group.numbers == [0]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobmesh.v1 import job_pb2, payload_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.adapters.packing import FEW, WORTH, packed, unpacked
-from services.enqueue.convert import Single
+from services.enqueue.convert import Single, spell_out
 from services.mesh.errors import ShardUnavailable
 from services.mesh.rpc.items import to_item_error
 
@@ -27,7 +29,7 @@ def stored_by(request: pb.PutJobsRequest, handed: bool, failing: bool) -> pb.Put
     answer = pb.PutJobsResponse()
     for job in request.jobs:
         answer.results.add().job.id = str(_id(job.spec.input.data))
-    for group in request.groups:
+    for group in (*request.groups, *request.keyed):
         count = len(group.inputs)
         first = len(request.jobs)
         if failing:
@@ -89,6 +91,30 @@ def test_jobs_of_several_traces_and_large_ones_are_not_alike() -> None:
     assert len(request.jobs) == 5
 
 
+def keyed(data: bytes = b"x", shape: bytes | None = b"s") -> Single:
+    return single(data, shape, idempotency_key=f"k{data!r}", request_hash=data.ljust(32, b"h"))
+
+
+def test_jobs_with_keys_that_are_alike_are_a_group_with_their_keys() -> None:
+    singles = [keyed(b"%d" % n) for n in range(FEW)]
+    request, places = packed(singles)
+    assert list(places) == [*range(FEW)]
+    assert not request.jobs
+    assert not request.groups
+    assert not request.keyed[0].like.idempotency_key
+    spell_out(request)
+    assert list(request.jobs) == [one.job for one in singles]
+
+
+@pytest.mark.parametrize("other", [single(), keyed(shape=None)])
+def test_jobs_with_keys_and_others_beside_them_all_go_as_they_are(other: Single) -> None:
+    singles = [*[keyed(b"%d" % n) for n in range(WORTH)], other]
+    request, places = packed(singles)
+    assert list(request.jobs) == [one.job for one in singles]
+    assert not request.keyed
+    assert list(places) == [*range(WORTH + 1)]
+
+
 def test_what_is_in_a_workers_hands_is_told_as_that() -> None:
     request, places = packed([single(b"\x01")] * FEW)
     for handed, state in (
@@ -102,16 +128,17 @@ def test_what_is_in_a_workers_hands_is_told_as_that() -> None:
 
 @given(
     shapes=st.lists(st.sampled_from([b"s", b"s", b"s", b"u", None]), min_size=1, max_size=150),
+    made=st.sampled_from([single, keyed]),
     handed=st.booleans(),
     failing=st.booleans(),
 )
 def test_each_caller_is_told_of_its_own_job(
-    shapes: list[bytes | None], handed: bool, failing: bool
+    shapes: list[bytes | None], made: Callable[..., Single], handed: bool, failing: bool
 ) -> None:
-    singles = [single(n.to_bytes(2, "big"), shape) for n, shape in enumerate(shapes)]
+    singles = [made(n.to_bytes(2, "big"), shape) for n, shape in enumerate(shapes)]
     request, places = packed(singles)
     results = unpacked(stored_by(request, handed, failing), places)
-    in_group = set(request.groups[0].inputs) if request.groups else set()
+    in_group = {data for group in (*request.groups, *request.keyed) for data in group.inputs}
     for one, result in zip(singles, results, strict=True):
         data = one.job.spec.input.data
         if failing and data in in_group:

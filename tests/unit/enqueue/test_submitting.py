@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import grpc
 import pytest
+from jobmesh.v1 import job_pb2
 from jobmesh.v1 import orchestrator_service_pb2 as pb
 
+from services.enqueue.adapters.packing import packed
 from services.enqueue.adapters.submitting import Submitter
 from services.enqueue.app.turnstile import Turnstile
 from services.enqueue.convert import Single
@@ -106,3 +108,50 @@ async def test_whatever_else_goes_wrong_may_have_been_stored(error: MeshError) -
 async def test_the_shard_that_did_not_say_is_still_named() -> None:
     error = OutcomeUnknown("s3")
     assert await failures(error) == [error, error]
+
+
+class Older:
+    """An Orchestrator that knows no jobs with keys in columns."""
+
+    def __init__(self) -> None:
+        self.puts: list[pb.PutJobsRequest] = []
+
+    async def PutJobs(self, request: pb.PutJobsRequest) -> pb.PutJobsResponse:
+        put = pb.PutJobsRequest()
+        put.CopyFrom(request)
+        self.puts.append(put)
+        return pb.PutJobsResponse(results=[stored(job) for job in request.jobs])
+
+
+def stored(job: pb.NewJob) -> pb.PutJobResult:
+    return pb.PutJobResult(job={"id": f"id of {job.idempotency_key}"})
+
+
+def keyed(count: int) -> list[Single]:
+    spec = job_pb2.JobSpec(type="t", input={"data": b"x"})
+    return [
+        Single(
+            pb.NewJob(namespace="n", spec=spec, idempotency_key=f"{n}", request_hash=b"%032d" % n),
+            b"s",
+        )
+        for n in range(count)
+    ]
+
+
+async def test_an_older_orchestrator_gets_jobs_with_keys_as_messages() -> None:
+    older = Older()
+    singles = keyed(10)
+    results = await Submitter(older, Turnstile()).put("n", singles)  # type: ignore[arg-type]
+    assert list(results) == [stored(one.job) for one in singles]
+    columns, messages = older.puts
+    assert columns.keyed
+    assert not columns.jobs
+    assert list(messages.jobs) == [one.job for one in singles]
+    assert not messages.keyed
+
+
+async def test_the_same_of_batches() -> None:
+    older = Older()
+    request, _ = packed(keyed(10))
+    told = await Submitter(older, Turnstile()).put_brief(request)  # type: ignore[arg-type]
+    assert told == [stored(one.job) for one in keyed(10)]

@@ -22,7 +22,7 @@ from services.mesh.errors import (
     StaleEpoch,
 )
 from services.mesh.jobs.ids import bucket_for_key, bucket_of
-from services.mesh.jobs.model import AlikeJobs, NewJob, Payload
+from services.mesh.jobs.model import AlikeJobs, Keyed, NewJob, Payload
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.ties import Ties
 from services.mesh.jobs.topology import BucketMap
@@ -31,7 +31,8 @@ from services.mesh.store.answers import ProbeResult, PutAnswer, PutOutcome, PutR
 from services.orchestrator.app.lookup import Lookup
 from services.orchestrator.app.parents import Parents, Wish
 from services.orchestrator.app.shards import Shards
-from services.orchestrator.app.submission import Draft, Stored, Submission
+from services.orchestrator.app.storing import Stored
+from services.orchestrator.app.submission import Draft, Submission
 from services.orchestrator.domain.dueness import NOTHING_SOON
 from tests.unit.orchestrator.loan_fakes import FakeHands, loans_over
 
@@ -66,7 +67,8 @@ class Shard:
         results = [self._put(job) for job in jobs]
         if self.after and (error := self.after.pop(0)):
             raise error
-        return PutAnswer(results, list, NOW if isinstance(jobs, AlikeJobs) else None)
+        all_new = all(result.outcome is PutOutcome.CREATED for result in results)
+        return PutAnswer(results, list, NOW if isinstance(jobs, AlikeJobs) and all_new else None)
 
     def _put(self, job: NewJob) -> PutResult:
         outcome, job_id = PutOutcome.CREATED, job.id
@@ -150,9 +152,22 @@ class Stand:
         inputs = [str(number).encode() for number in range(count)]
         return [
             outcome
-            for part in await self.submission.put_alike(like, inputs)
-            for outcome in (part if isinstance(part, list) else part.keys)
+            for part in await self.submission.alike.put(like, inputs)
+            for outcome in (part.stored if isinstance(part.stored, list) else part.stored.keys)
         ]
+
+    async def put_keyed(self, count: int, content: bytes = b"same", keys: Sequence[str] = ()):
+        """As `put_alike`, of jobs with keys."""
+        like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""))
+        keys = keys or [f"k{number}" for number in range(count)]
+        outcomes: dict[int, Any] = {}
+        parts = await self.submission.alike.put(
+            like, [b"x"] * len(keys), Keyed(keys, [content] * len(keys))
+        )
+        for part in parts:
+            stored = part.stored if isinstance(part.stored, list) else part.stored.keys
+            outcomes |= zip(part.places, stored, strict=True)
+        return [outcomes[at] for at in range(len(keys))]
 
     async def put(self, count: int = 1, key: str = "", content: bytes = b"same"):
         return await self.submission.put([draft(key, content) for _ in range(count)])
@@ -325,6 +340,44 @@ async def test_an_unknown_outcome_of_jobs_that_are_alike_is_never_redirected(sta
     assert sorted(store.calls for store in stand.stores.values()) == [0, 0, 2]
 
 
+async def test_keyed_jobs_that_are_alike_go_where_their_keys_belong(stand):
+    outcomes = await stand.put_keyed(100)
+    buckets = [bucket_of(UUID(bytes=outcome)) for outcome in outcomes]
+    assert buckets == [bucket_for_key("n", f"k{number}") for number in range(100)]
+    assert [store.calls for store in stand.stores.values()] == [1, 1, 1]
+    for store in stand.stores.values():
+        assert all(NAMES[bucket_of(row) * 3 // 4096] == store.name for row in store.rows)
+
+
+async def test_they_are_refused_where_their_shard_is_away_and_never_redirected(stand):
+    stand.lose("s1")
+    outcomes = await stand.put_keyed(100)
+    for number, outcome in enumerate(outcomes):
+        away = NAMES[bucket_for_key("n", f"k{number}") * 3 // 4096] == "s1"
+        assert isinstance(outcome, ShardUnavailable if away else bytes)
+    assert stand.stores["s1"].rows == set()
+
+
+async def test_those_that_are_there_already_are_told_one_by_one_and_nudge_nobody(stand):
+    first = await stand.put_keyed(20)
+    stand.announcer.nudged.clear()
+    again, other = await stand.put_keyed(20), await stand.put_keyed(20, b"other")
+    assert [one.result.job_id.bytes for one in again] == first
+    assert {one.result.outcome for one in again} == {PutOutcome.EXISTING}
+    assert {type(one) for one in other} == {IdempotencyConflict}
+    assert stand.announcer.nudged == []
+    await stand.put_keyed(21)
+    assert len(stand.announcer.nudged) == 1
+
+
+async def test_an_unknown_outcome_of_theirs_is_settled_where_they_belong(stand):
+    for store in stand.stores.values():
+        store.after = [OutcomeUnknown(store.name)]
+    outcomes = await stand.put_keyed(30)
+    assert {type(outcome) for outcome in outcomes} == {bytes}
+    assert len(stand.rows()) == 30
+
+
 def keys_of_each_shard() -> dict[str, str]:
     """A key for each shard, by the shard's name."""
     return {NAMES[bucket_for_key("n", key) * 3 // 4096]: key for key in map(str, range(50))}
@@ -357,7 +410,7 @@ async def test_a_defect_of_one_chunk_is_told_of_its_own_jobs_only(stand):
     assert 0 < len(failed) < 1200
 
 
-@pytest.mark.parametrize("put", ["put", "put_alike"])
+@pytest.mark.parametrize("put", ["put", "put_alike", "put_keyed"])
 async def test_stored_jobs_are_told_as_stored_whatever_becomes_of_the_word_about_them(stand, put):
     stand.announcer.broken = RuntimeError("nobody thought of this")
     outcomes = await getattr(stand, put)(3)
@@ -372,7 +425,7 @@ async def test_a_defect_of_tied_jobs_is_told_of_these_only(stand):
     assert [type(outcome) for outcome in outcomes] == [Stored, OutcomeUnknown]
 
 
-@pytest.mark.parametrize("put", ["put", "put_alike"])
+@pytest.mark.parametrize("put", ["put", "put_alike", "put_keyed"])
 async def test_a_defect_after_the_write_leaves_open_whether_jobs_are_stored(stand, put, caplog):
     for store in stand.stores.values():
         store.after = [RuntimeError("nobody thought of this")]
@@ -389,7 +442,7 @@ async def broken(*_: object) -> None:
     raise RuntimeError("nobody thought of this")
 
 
-@pytest.mark.parametrize("put", ["put", "put_alike"])
+@pytest.mark.parametrize("put", ["put", "put_alike", "put_keyed"])
 @pytest.mark.parametrize("seed", range(50))
 async def test_whatever_fails_no_job_is_ever_stored_twice(seed, put):
     stand, random = Stand(), Random(seed)
