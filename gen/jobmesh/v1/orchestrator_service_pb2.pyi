@@ -127,7 +127,7 @@ class PutJobsRequest(_message.Message):
     @_builtins.property
     def keyed(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlikeJobs]:
         """The same of jobs with idempotency keys, without `jobs` and `groups` beside them: so an Orchestrator that does not know
-        this field finds nothing to store, and refuses. With `columns` only.
+        this field finds nothing to store, and answers nothing. With `columns` only.
         """
 
     def __init__(

@@ -77,8 +77,10 @@ class AlikeSubmission:
         groups = keyed_groups(bucket_map, like.namespace, keyed.keys)
 
         def jobs_of(group: Group) -> AlikeJobs:
-            own = [inputs[at] for at in group.items]
-            return AlikeJobs(like, self._ids(group.buckets), own, keyed.at(group.items))
+            own, ids = [inputs[at] for at in group.items], self._ids(group.buckets)
+            if len(set(group.buckets)) == 1:  # as those with one tag: claimed as they were sent
+                ids.sort()
+            return AlikeJobs(like, ids, own, keyed.at(group.items))
 
         stored = await together(
             *(self._at_home(g.shard, jobs_of(g), bucket_map.epoch) for g in groups)

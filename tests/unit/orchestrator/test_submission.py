@@ -349,6 +349,12 @@ async def test_keyed_jobs_that_are_alike_go_where_their_keys_belong(stand):
         assert all(NAMES[bucket_of(row) * 3 // 4096] == store.name for row in store.rows)
 
 
+async def test_with_one_tag_they_get_ids_in_the_order_in_which_they_were_sent(stand):
+    outcomes = await stand.put_keyed(0, keys=[f"{{tag}}{99 - number}" for number in range(50)])
+    assert outcomes == sorted(outcomes)
+    assert len({bucket_of(UUID(bytes=outcome)) for outcome in outcomes}) == 1
+
+
 async def test_they_are_refused_where_their_shard_is_away_and_never_redirected(stand):
     stand.lose("s1")
     outcomes = await stand.put_keyed(100)
