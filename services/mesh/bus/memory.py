@@ -126,6 +126,13 @@ class MemorySubscription(Subscription):
         with suppress(asyncio.CancelledError):
             await self._task
 
+    async def drain(self) -> None:
+        with suppress(ValueError):
+            self._broker.subscriptions.remove(self)
+        if not self._task.done():
+            await self._waiting.join()
+        await self.unsubscribe()
+
     async def _pump(self) -> None:
         while True:
             message = await self._waiting.get()
@@ -136,6 +143,8 @@ class MemorySubscription(Subscription):
             except Exception:
                 extra = {"action": "bus_callback_failed", "subject": message.subject}
                 log.exception("message callback failed", extra=extra)
+            finally:
+                self._waiting.task_done()
 
 
 def _matches(pattern: Iterable[str], tokens: Iterable[str]) -> bool:

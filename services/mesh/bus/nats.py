@@ -319,6 +319,15 @@ class _Subscription(Subscription):
             with suppress(*_FAILURES):
                 await attached.unsubscribe()
 
+    async def drain(self) -> None:
+        self._bus.forget(self)
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            # A broker that stands still has nothing more for us, as far as anybody can tell.
+            with suppress(*_FAILURES):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await attached.drain()  # type: ignore[no-untyped-call]
+
     async def _deliver(self, raw: Msg) -> None:
         headers = raw.headers or NO_HEADERS
         nobody = bool(headers) and not raw.data and headers.get("Status") == "503"

@@ -39,6 +39,10 @@ class Subscription(Protocol):
         """Receive nothing more. May be called twice, and without a connection."""
         ...
 
+    async def drain(self) -> None:
+        """As `unsubscribe`, but what the broker has sent until now is received first."""
+        ...
+
 
 class Inbox(Protocol):
     """Where answers to this process arrive."""

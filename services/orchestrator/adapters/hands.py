@@ -98,7 +98,7 @@ class LoanDesk:
         await self.stop_taking()
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
-            await subscription.unsubscribe()
+            await subscription.drain()
 
     def _on_grab(self, message: Message) -> None:
         try:

@@ -147,10 +147,12 @@ class Intake:
         ]
 
     async def stop_taking(self) -> None:
-        """The broker gives grabs to other schedulers from now on, and so do we."""
+        """The broker gives grabs to other schedulers from now on, and so do we with those that it
+        has sent here by then: who waited for one that got lost would wait for long.
+        """
         grabs, self._grabs = self._grabs, []
         for subscription in grabs:
-            await subscription.unsubscribe()
+            await subscription.drain()
         if grabs:
             await self._closing()
 

@@ -138,6 +138,31 @@ class BusConformance:
         await stays.next()
         assert gone.count == 0
 
+    async def test_what_was_sent_before_a_drain_arrives_and_nothing_after_it(
+        self, bus: Bus, subjects: Subjects
+    ) -> None:
+        slow, quick, gate = Collected(), Collected(), asyncio.Event()
+
+        async def take(message: Message) -> None:
+            await gate.wait()
+            slow(message)
+
+        subscription = await bus.subscribe(subjects.all_due, take)
+        await bus.subscribe(subjects.all_due, quick)
+        for _ in range(100):
+            await bus.publish(subjects.due("a"), b"")
+        for _ in range(100):
+            await quick.next()
+        draining = asyncio.create_task(subscription.drain())
+        await asyncio.sleep(0)
+        gate.set()
+        await draining
+        assert slow.count == 100
+        await subscription.drain()
+        await bus.publish(subjects.due("a"), b"")
+        await quick.next()
+        assert slow.count == 100
+
     async def test_a_callback_that_raises_does_not_end_the_subscription(
         self, bus: Bus, peer: Bus, subjects: Subjects
     ) -> None:
