@@ -42,8 +42,4 @@ SELECT m.epoch, m.now, s.id, s.due_time
 {handed_head}
     ON CONFLICT DO NOTHING
 {handed_tail}
-SELECT m.epoch, m.now,
-       (SELECT CASE WHEN count(*) < cardinality(%(ids)b)
-                    THEN coalesce(string_agg(uuid_send(s.id), ''), '') END
-          FROM stored s)
-  FROM meta m
+SELECT m.epoch, m.now, {if_not_all} FROM meta m

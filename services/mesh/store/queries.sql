@@ -113,6 +113,12 @@ labelled AS (
     SELECT count(*), array_agg(s.id), array_agg(1) FROM stored s HAVING count(*) > 0
 ), {labelled}
 
+-- fragment: if_not_all
+-- The ids of those that were stored, 16 bytes each; NULL if they all were, as they mostly are.
+(SELECT CASE WHEN count(*) < cardinality(%(ids)b)
+             THEN coalesce(string_agg(uuid_send(s.id), ''), '') END
+   FROM stored s)
+
 -- name: put_new_jobs, writes
 -- Store jobs that are new; one that is not fails the whole statement.
 {put_head}
@@ -132,11 +138,7 @@ SELECT m.epoch, m.now, s.id, s.due_time
 {put_head}
     ON CONFLICT DO NOTHING
 {put_tail}
-SELECT m.epoch, m.now,
-       (SELECT CASE WHEN count(*) < cardinality(%(ids)b)
-                    THEN coalesce(string_agg(uuid_send(s.id), ''), '') END
-          FROM stored s)
-  FROM meta m
+SELECT m.epoch, m.now, {if_not_all} FROM meta m
 
 -- name: find_existing
 -- The jobs that stand in the way of new ones: the same id, or the same idempotency key.
