@@ -138,7 +138,7 @@ class Calls:
             order.type,
             delay=order.delay or None,
             retry=order.retry,
-            labels={"ref": order.ref, **order.labels},
+            labels=order.labels_told,
             expire=_after(order.expire_after) if order.expire_after else None,
             concurrency_key=order.limit_key,
             unique=Unique(order.unique_key, order.unique_policy) if order.unique_key else None,

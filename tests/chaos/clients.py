@@ -32,12 +32,12 @@ class ChaosClient:
     async def submit(self, lot: Sequence[Order]) -> None:
         """Submit, and do what goes with the kind: send again, look back, cancel."""
         match lot[0].kind:
-            case "batch" | "limited" | "lane":
+            case "batch" | "alike" | "limited" | "lane":
                 if any(await self._calls.enqueue_batch(lot)):
                     await self._calls.list_lot(lot)
             # Most of them need a shard that is away, and would hold up all that is behind them.
-            case "tree":
-                self._do_later(self._submit_tree(lot), f"tree-{lot[0].ref}")
+            case "tree" | "alike_keyed":
+                self._do_later(self._submit_again(lot), f"lot-{lot[0].ref}")
             case "steps":
                 self._do_later(self._submit_steps(lot), f"steps-{lot[0].ref}")
             case "rivals":
@@ -82,9 +82,9 @@ class ChaosClient:
             job = await self._calls.enqueue(order, ids)
         return await self._calls.enqueue(order, ids) or job if job else ""
 
-    async def _submit_tree(self, lot: Sequence[Order]) -> None:
+    async def _submit_again(self, lot: Sequence[Order]) -> None:
         """In one message, and again until all of them are known; then once more, which must be the
-        same tree.
+        same jobs.
         """
         deadline = now() + KEYED_SECONDS
         jobs = [""] * len(lot)

@@ -28,7 +28,8 @@ SELECT id::text, namespace, type, state, version, dispatch_no, attempt, losses, 
        extract(epoch FROM first_due_time)::float8 AS first_due,
        extract(epoch FROM create_time)::float8 AS created,
        extract(epoch FROM end_time)::float8 AS ended,
-       retry, output, output_ref, input_ref, priority, origin_id::text AS origin, unique_key
+       retry, output, output_ref, input_ref, priority, origin_id::text AS origin, unique_key,
+       CASE WHEN schedule_id IS NULL AND NOT coalesce(labels ? 'ref', false) THEN input END AS input
 FROM jobs
 """
 _EVENTS = """

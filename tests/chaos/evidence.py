@@ -85,7 +85,7 @@ class Row:
             fence=line["dispatch_no"],
             attempt=line["attempt"],
             key=line["key"],
-            ref=(line["labels"] or {}).get("ref", ""),
+            ref=(line["labels"] or {}).get("ref", "") or _tag(line.get("input")),
             schedule=line["schedule"],
             nominal=line["nominal"],
             first_due=line["first_due"],
@@ -105,6 +105,15 @@ class Row:
             return None
         answer = json.loads(self.output)
         return answer if isinstance(answer, dict) else None
+
+
+def _tag(data: str | None) -> str:
+    """What the input of a job without a label says of it."""
+    try:
+        said = json.loads(base64.b64decode(data or ""))
+    except ValueError:
+        return ""
+    return str(said.get("tag", "")) if isinstance(said, dict) else ""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from jobmesh.ties import OnFailure, UniquePolicy
 MIX: Mapping[str, float] = {
     "plain": 34,
     "batch": 4,
+    "alike": 3,
+    "alike_keyed": 3,
     "keyed": 12,
     "executor": 6,
     "later": 8,
@@ -39,7 +41,19 @@ MIX: Mapping[str, float] = {
 #: Those that somebody does something to after they were stored.
 CHANGED = ("redriven", "revived", "updated", "snoozing")
 #: Lots that travel in one message, and how many jobs they have.
-SIZES: Mapping[str, int] = {"batch": 8, "limited": 6, "lane": 6, "rivals": 4, "crowd": 4, "bulk": 5}
+SIZES: Mapping[str, int] = {
+    "batch": 8,
+    "alike": 8,
+    "alike_keyed": 8,
+    "limited": 6,
+    "lane": 6,
+    "rivals": 4,
+    "crowd": 4,
+    "bulk": 5,
+}
+#: Those of a lot differ in nothing but their inputs and keys, so that they travel and are stored in
+#: columns: no label of theirs says their ref, only their input.
+ALIKE = ("alike", "alike_keyed")
 #: A type of which only so many with the same key may run at once, and how many keys there are.
 LIMITED, PER_KEY, LIMIT_KEYS = "turn", 2, 2
 #: Another one, of which only so many may run at once whatever their key, or with none.
@@ -96,7 +110,9 @@ class Order:
 
     kind: str
     ref: str
-    """Its own name, in the label `ref` of the job: how rows are found whose answer was lost."""
+    """Its own name, in the label `ref` of the job, and as `tag` in its input: how rows are found
+    whose answer was lost.
+    """
     namespace: str
     type: str
     input: Mapping[str, Any]
@@ -118,6 +134,11 @@ class Order:
     unique_policy: UniquePolicy = "keep"
     held_back: float = 0.0
     """Its client waits so long before it submits it."""
+
+    @property
+    def labels_told(self) -> Mapping[str, str]:
+        """Those of the job."""
+        return self.labels if self.kind in ALIKE else {"ref": self.ref, **self.labels}
 
     @property
     def retry(self) -> Retry | None:
@@ -246,7 +267,7 @@ class OrderBook:
         match kind:
             case "executor":
                 return Order(**base, type="grind", input={**said, "seconds": draw(0, 0.05)})
-            case "keyed" | "conflict":
+            case "keyed" | "conflict" | "alike_keyed":
                 return Order(**base, type="hop", input=said, key=f"key-{ref}")
             case "later":
                 return Order(**base, type="hop", input=said, delay=draw(0.5, 8))
