@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
+import pytest
 from jobmesh.v1.job_pb2 import JobSpec
 
 from tests.unit.sdk.cli_runs import Ran
@@ -98,6 +100,15 @@ async def test_a_closed_output_is_no_error(address: str, mesh: MemoryMesh) -> No
         assert (process.returncode, err) == (0, b"")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a script runs in its background ignores Ctrl-C, and so does all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 async def test_ctrl_c_ends_the_wait_and_says_that_the_job_goes_on(
     address: str, mesh: MemoryMesh
 ) -> None:
