@@ -69,7 +69,7 @@ clean: ## Stop the mesh and remove its data
 # --- quality -------------------------------------------------------------------------------------------------------
 
 .PHONY: check lint types arch fmt test test-unit test-integration test-e2e bench bench-peers bench-growth bench-time metrics chaos chaos-quick
-CHAOS = $(foreach name,seed jobs minutes faults kinds folder,$(if $($(shell echo $(name) | tr a-z A-Z)),--$(name) $($(shell echo $(name) | tr a-z A-Z))))
+CHAOS = $(foreach name,seed jobs minutes faults kinds folder before,$(if $($(shell echo $(name) | tr a-z A-Z)),--$(name) $($(shell echo $(name) | tr a-z A-Z))))
 fmt: setup ## Format the code
 	@$(BIN)/ruff check -q --fix . && $(BIN)/ruff format -q .
 lint: setup ## Style and likely mistakes

@@ -85,6 +85,7 @@ def judge(folder: Path) -> int:
 
 
 def _plan(asked: argparse.Namespace) -> RunPlan:
+    before = str(asked.before.resolve(strict=True)) if asked.before else ""
     if asked.quick:
         return RunPlan(
             seed=_QUICK_SEED if asked.seed is None else asked.seed,
@@ -93,6 +94,7 @@ def _plan(asked: argparse.Namespace) -> RunPlan:
             faults=asked.faults or 36,
             kinds=QUICK_KINDS,
             etcd_members=1,
+            before=before,
         )
     seed = random.randrange(1_000_000) if asked.seed is None else asked.seed
     kinds = tuple(asked.kinds.split(",")) if asked.kinds else tuple(ROUND if asked.apart else KINDS)
@@ -100,7 +102,7 @@ def _plan(asked: argparse.Namespace) -> RunPlan:
     jobs = asked.jobs or round(minutes * 100_000 / 35)
     # As many faults as a run of this length holds; each kind at least once.
     faults = asked.faults or max(len(kinds), round(minutes * 500 / 35))
-    return RunPlan(seed, jobs, minutes * 60, faults, kinds, apart=asked.apart)
+    return RunPlan(seed, jobs, minutes * 60, faults, kinds, apart=asked.apart, before=before)
 
 
 def _arguments() -> argparse.Namespace:
@@ -112,6 +114,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", default="", help="separated by commas; all if not said")
     parser.add_argument("--quick", action="store_true", help="a short run with a fixed seed")
     parser.add_argument("--apart", action="store_true", help="one fault at a time; judge recovery")
+    parser.add_argument("--before", type=Path, help="a checkout whose version shares the mesh")
     parser.add_argument("--tries", type=int, default=1, help="runs, while they are INVALID")
     parser.add_argument("--folder", type=Path, help="where the run is kept")
     parser.add_argument("--check", action="store_true", help="check a run that is there already")

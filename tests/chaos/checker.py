@@ -178,6 +178,15 @@ def _unhanded(evidence: Evidence) -> Iterator[str]:
         yield "no job was handed out as it was stored"
 
 
+def _unmixed(evidence: Evidence) -> Iterator[str]:
+    """Whether all services ran in both versions, if two were to share the mesh."""
+    if evidence.plan.get("before") and not evidence.versions:
+        yield "nobody wrote down which versions ran"
+    for role, versions in sorted(evidence.versions.items()):
+        if len(versions) < 2:
+            yield f"{role}: every start was of one version"
+
+
 def _missing(evidence: Evidence) -> list[str]:
     return evidence.missing
 
@@ -188,6 +197,7 @@ COVERAGE: tuple[Callable[[Evidence], Iterable[str]], ...] = (
     _uncovered,
     _unproven,
     _unhanded,
+    _unmixed,
     tie_rules.unproven,
     change_rules.unproven,
     bulk_rules.unproven,

@@ -139,6 +139,8 @@ class Evidence:
     """Jobs that were still open when they had had their time after healing."""
     plan: dict[str, Any] = field(default_factory=dict)
     """What the run set out to do: `kinds` that must fire."""
+    versions: dict[str, list[str]] = field(default_factory=dict)
+    """Which each role was started in, where there were two."""
     missing: list[str] = field(default_factory=list)
     """Files of a run that are not there, or not to their end: what they would say is not known."""
 
@@ -160,6 +162,7 @@ class Evidence:
             deaths=_json(folder / "deaths.json", []),
             unsettled=_unsettled(_json(folder / "settled.json", {})),
             plan=_json(folder / "plan.json", {}),
+            versions=_json(folder / "versions.json", {}),
             missing=list(_missing(folder)),
         )
 

@@ -30,7 +30,8 @@ from tests.chaos.links import Links
 from tests.chaos.load import LoadPlan, write_settings
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import Fault, draw_plan
-from tests.chaos.strikes import Skews, Strikes
+from tests.chaos.starts import Starts
+from tests.chaos.strikes import Strikes
 
 SETTLE_SECONDS = 60.0
 _WAIT_SECONDS = 120.0
@@ -62,6 +63,8 @@ class RunPlan:
     workers: int = 3
     apart: bool = False
     """One fault at a time, and rest between them (`tests.chaos.apart`)."""
+    before: str = ""
+    """A checkout of another version: services and workers of both share the mesh."""
 
 
 class Run:
@@ -80,11 +83,12 @@ class Run:
         self._folder.mkdir(parents=True, exist_ok=True)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
         links = Links()
-        skews = Skews(links)
-        mesh = self._mesh(skews)
-        crew = Crew(mesh, self._plan.workers, reroute=skews.reroute, extra=_WORKERS)
+        before = self._plan.before
+        starts = Starts(links, Path(before) if before else None)
+        mesh = self._mesh(starts)
+        crew = Crew(mesh, self._plan.workers, reroute=starts.told, extra=_WORKERS)
         async with links.between(mesh.plan, crew.names), _entered(mesh), _entered(crew):
-            strikes = Strikes(mesh, crew, links, skews)
+            strikes = Strikes(mesh, crew, links, starts)
             faults = self._draw(mesh, crew)
             targets = links.targets([u for u in mesh.plan.units if u.startswith("enqueue")])
             write_settings(self._folder, targets, self._load_plan())
@@ -94,6 +98,7 @@ class Run:
                 await self._settle(mesh, process)
             deaths = json.loads((self._folder / "deaths.json").read_text())
             self._note_deaths(mesh, crew, strikes, deaths)
+            (self._folder / "versions.json").write_text(json.dumps(starts.versions()))
             await self._dump(mesh)
         self.say("done")
         shutil.copytree(mesh.plan.logs, self._folder / "logs", dirs_exist_ok=True)
@@ -105,7 +110,7 @@ class Run:
 
     # --- parts of a run
 
-    def _mesh(self, skews: Skews) -> RunningMesh:
+    def _mesh(self, starts: Starts) -> RunningMesh:
         many = self._plan.replicas
         return running_mesh(
             self._folder / "mesh",
@@ -116,7 +121,7 @@ class Run:
             shards=self._plan.shards,
             etcd_members=self._plan.etcd_members,
             environment=_SERVICES,
-            reroute=skews.reroute,
+            reroute=starts.told,
         )
 
     def _draw(self, mesh: RunningMesh, crew: Crew) -> list[Fault]:

@@ -7,7 +7,6 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -21,9 +20,9 @@ from tests.chaos.etcd import EtcdGateway
 from tests.chaos.links import Links
 from tests.chaos.plan import Fault
 from tests.chaos.servers import alter_system, limit_files
+from tests.chaos.starts import Starts
 
 T = TypeVar("T")
-SKEWED = Path(__file__).with_name("skewed")
 _START_TRIES = 3
 _READY_SECONDS = 30
 #: What the recovery of a server takes, many times over.
@@ -44,34 +43,14 @@ _LINKS = {
 Detail = dict[str, Any]
 
 
-class Skews:
-    """Wrong clocks by unit, told to them when they are started."""
-
-    def __init__(self, links: Links) -> None:
-        self._links = links
-        self._skews: dict[str, float] = {}
-
-    def set(self, unit: str, seconds: float | None) -> None:
-        if seconds is None:
-            self._skews.pop(unit, None)
-        else:
-            self._skews[unit] = seconds
-
-    def reroute(self, unit: str, variables: Mapping[str, str]) -> Mapping[str, str]:
-        told = dict(self._links.reroute(unit, variables))
-        if unit in self._skews:
-            told |= {"PYTHONPATH": str(SKEWED), "CHAOS_CLOCK_SKEW": str(self._skews[unit])}
-        return told
-
-
 class Strikes:
     """Strikes at a mesh. Units are those of the mesh, and the workers of the crew."""
 
-    def __init__(self, mesh: RunningMesh, crew: Crew, links: Links, skews: Skews) -> None:
+    def __init__(self, mesh: RunningMesh, crew: Crew, links: Links, starts: Starts) -> None:
         self._mesh = mesh
         self._crew = crew
         self._links = links
-        self._skews = skews
+        self._starts = starts
 
     def strike(self, fault: Fault, detail: Detail) -> AbstractAsyncContextManager[None]:
         """Inside the block the fault is there; after it everything is as it was, and ready."""
@@ -163,13 +142,13 @@ class Strikes:
     async def _skew(self, fault: Fault, detail: Detail) -> AsyncIterator[None]:
         """It is started anew with a wrong clock, and later with the right one."""
         detail["skew"] = fault.options["skew"]
-        self._skews.set(fault.target, fault.options["skew"])
+        self._starts.skew(fault.target, fault.options["skew"])
         try:
             await _aside(self._end_unit, fault.target)
             await self.revive(fault.target)
             yield
         finally:
-            self._skews.set(fault.target, None)
+            self._starts.skew(fault.target, None)
         await _aside(self._end_unit, fault.target)
         await self.revive(fault.target)
 
@@ -323,6 +302,7 @@ class Strikes:
 
     async def revive(self, unit: str) -> None:
         """Start a unit that is down, and wait until it can work."""
+        self._starts.turn(unit)
         if unit in self._crew.names:
             await _aside(self._crew.start, unit)
             return
