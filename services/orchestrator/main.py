@@ -72,6 +72,10 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
             ready.require("type settings").up,
         )
     )
+
+    def is_limited(type_: str) -> bool:
+        return type_ in types.items and types.items[type_].limited
+
     settings = StoreSettings(
         application=f"orchestrator {config.instance}",
         max_connections=config.shard_connections,
@@ -102,7 +106,8 @@ async def build(config: OrchestratorConfig, process: Process) -> None:
     announcer = BusAnnouncer(bus, subjects, process.metrics, statistics.changed)
     process.add(DueListener(bus, subjects, statistics.changed))
     loans = _loans(config, process, bus, subjects, shards, etcd, announcer)
-    loans.is_limited = lambda type_: type_ in types.items and types.items[type_].limited
+    paused = _paused(config, process, etcd, loans)
+    loans.is_barred = lambda type_: type_ in paused.items or is_limited(type_)
     searches = config.shard_connections // 2
     lookup = Lookup(shards, topology, announcer, searches)
     reports = process.add(
@@ -158,6 +163,21 @@ def _loans(
     desk = process.add(LoanDesk(bus, subjects, hands, loans))
     announcer.lend_at, announcer.on_nudged = (lambda: desk.lend_at), loans.nudged
     return loans
+
+
+def _paused(
+    config: OrchestratorConfig, process: Process, etcd: EtcdClient, loans: Loans
+) -> RegistryMirror[None]:
+    """Followed here, too: a recall may get lost, and an older scheduler may lend all the same."""
+    prefix, registry = Keys(config.etcd_prefix).paused, EtcdRegistry(etcd)
+    paused = process.add(RegistryMirror("paused types", registry, prefix, _nothing, process.tasks))
+
+    def changed(type_: str) -> None:
+        if type_ in paused.items:
+            loans.barred(type_)
+
+    paused.on_change(changed)
+    return paused
 
 
 def _nothing(entry: Entry) -> None:

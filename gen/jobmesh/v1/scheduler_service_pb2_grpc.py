@@ -69,7 +69,8 @@ class SchedulerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseType(self, request, context):
-        """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on.
+        """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on. The others who dispatch hear of it within
+        milliseconds, not before this is answered: what is stored just then may still start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,9 @@ class SchedulerServiceStub:
     Describe: _grpc.UnaryUnaryMultiCallable[_scheduler_service_pb2.SchedulerServiceDescribeRequest, _scheduler_service_pb2.SchedulerServiceDescribeResponse]
     """Says what this scheduler does: its shards, how far behind it is, which credit it holds."""
     PauseType: _grpc.UnaryUnaryMultiCallable[_scheduler_service_pb2.PauseTypeRequest, _scheduler_service_pb2.PauseTypeResponse]
-    """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on."""
+    """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on. The others who dispatch hear of it within
+    milliseconds, not before this is answered: what is stored just then may still start.
+    """
     ResumeType: _grpc.UnaryUnaryMultiCallable[_scheduler_service_pb2.ResumeTypeRequest, _scheduler_service_pb2.ResumeTypeResponse]
     """Dispatches jobs of a type again."""
     Tick: _grpc.UnaryUnaryMultiCallable[_scheduler_service_pb2.TickRequest, _scheduler_service_pb2.TickResponse]
@@ -50,7 +52,9 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     Describe: _aio.UnaryUnaryMultiCallable[_scheduler_service_pb2.SchedulerServiceDescribeRequest, _scheduler_service_pb2.SchedulerServiceDescribeResponse]  # type: ignore[assignment]
     """Says what this scheduler does: its shards, how far behind it is, which credit it holds."""
     PauseType: _aio.UnaryUnaryMultiCallable[_scheduler_service_pb2.PauseTypeRequest, _scheduler_service_pb2.PauseTypeResponse]  # type: ignore[assignment]
-    """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on."""
+    """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on. The others who dispatch hear of it within
+    milliseconds, not before this is answered: what is stored just then may still start.
+    """
     ResumeType: _aio.UnaryUnaryMultiCallable[_scheduler_service_pb2.ResumeTypeRequest, _scheduler_service_pb2.ResumeTypeResponse]  # type: ignore[assignment]
     """Dispatches jobs of a type again."""
     Tick: _aio.UnaryUnaryMultiCallable[_scheduler_service_pb2.TickRequest, _scheduler_service_pb2.TickResponse]  # type: ignore[assignment]
@@ -73,7 +77,9 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_service_pb2.PauseTypeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_service_pb2.PauseTypeResponse, _abc.Awaitable[_scheduler_service_pb2.PauseTypeResponse]]:
-        """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on."""
+        """Stops dispatching jobs of a type, in the whole mesh. Jobs that run go on. The others who dispatch hear of it within
+        milliseconds, not before this is answered: what is stored just then may still start.
+        """
 
     @_abc_1.abstractmethod
     def ResumeType(

@@ -16,6 +16,7 @@ send its next grab here, so that a steady stream passes no scheduler at all. The
 * when something of the type was stored, or came back, that is not handed out: it is in the queue,
   schedulers were nudged, and they need the room;
 * when a scheduler recalls it, because it has work of the type and no credit;
+* when the type is paused;
 * by itself. Then grabs are answered empty, go to a scheduler again, and are lent again if nothing
   waits.
 
@@ -66,9 +67,9 @@ class Loans:
         self._hands, self._shards = hands, shards
         self._tasks, self._clock, self._tracing = tasks, clock, tracing
         self._book = LentBook()
-        #: Whether a type has limits: the places of those are counted by schedulers, who do not lend
-        #: it; but may have done so a moment ago.
-        self.is_limited: Callable[[str], bool] = lambda type_: False
+        #: Whether a type is paused, or has limits, whose places are counted by schedulers: they do
+        #: not lend it; but may have done so a moment ago.
+        self.is_barred: Callable[[str], bool] = lambda type_: False
         #: By type, what ends its right.
         self._rights: dict[str, asyncio.TimerHandle] = {}
         by = ("type", "shard")
@@ -98,6 +99,10 @@ class Loans:
         """A scheduler has work of the type, and no credit."""
         self._end(type_, to)
 
+    def barred(self, type_: str) -> None:
+        """Jobs of a type shall not be handed out here any more."""
+        self._end(type_)
+
     def nudged(self, types: Iterable[str]) -> None:
         """Schedulers were told of work of these types, and need the room."""
         if self._rights:
@@ -116,7 +121,7 @@ class Loans:
         if not self._rights or not self._hands.connected:
             return None
         type_ = handed_type(jobs)
-        if type_ is None or type_ not in self._rights or self.is_limited(type_):
+        if type_ is None or type_ not in self._rights or self.is_barred(type_):
             return None
         return self._book.take(type_, len(jobs))
 

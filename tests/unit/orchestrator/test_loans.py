@@ -253,7 +253,7 @@ async def test_nothing_is_handed_out_while_the_broker_is_away(desk):
 
 async def test_nothing_is_handed_out_of_a_type_that_has_limits_by_now(desk):
     desk.loans.grabbed(grab(), LONG)
-    desk.loans.is_limited = {"t"}.__contains__
+    desk.loans.is_barred = {"t"}.__contains__
     assert desk.loans.take(jobs()) is None
 
 
