@@ -244,6 +244,15 @@ async def test_what_fails_while_the_one_at_fault_is_looked_for_is_told_to_its_ow
     assert jobs_of(rig) == ["a"]
 
 
+async def test_of_jobs_in_columns_a_key_that_cannot_be_stored_keeps_no_other_out(rig):
+    like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""))
+    async with submitting(rig.dsn) as stand:
+        keyed = Keyed(["a", "b\0", "c"], [b"same"] * 3)
+        (part,) = await stand.submission.alike.put(like, [b"1", b"2", b"3"], keyed)
+        assert told(part.stored) == [CREATED, InvalidField, CREATED]
+    assert len(jobs_of(rig)) == 2
+
+
 async def test_jobs_that_are_alike_are_refused_together_and_nobody_is_nudged(rig):
     like = NewJob(UUID(int=0), "n", "echo", Payload.inline(b""), retry=POISON)
     async with submitting(rig.dsn) as stand:

@@ -33,7 +33,8 @@ from services.mesh.store.connection import Row, Session
 from services.mesh.store.definitions import definition_from_json
 from services.mesh.store.ending import cancel_result, cancelled_event
 from services.mesh.store.floors import lowering
-from services.mesh.store.putting import created_event, put_params, stored_due_times
+from services.mesh.store.put_columns import put_params
+from services.mesh.store.putting import created_event, stored_due_times
 
 _ANY_EPOCH = (1 << 63) - 1
 _MICROSECOND = timedelta(microseconds=1)

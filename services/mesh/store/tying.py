@@ -20,7 +20,8 @@ from services.mesh.jobs.ties import Dependency, Ties, UniquePolicy
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.store.arrays import Smallints, Texts, Uuids, milliseconds, milliseconds_of
 from services.mesh.store.connection import BUSY, Row, is_fault_of_data
-from services.mesh.store.putting import Puts, Putting, admitted, created_event, put_params, refused
+from services.mesh.store.put_columns import put_params
+from services.mesh.store.putting import Puts, Putting, admitted, created_event, refused
 from services.mesh.store.rows import STATES, dependencies_to_json, labels_to_json, to_json
 
 #: How often a submission goes round while the holders of its key come and go.
