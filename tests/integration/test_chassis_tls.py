@@ -80,4 +80,4 @@ async def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> 
 def test_missing_file_is_told_by_its_path(tmp_path: Path) -> None:
     files = TlsFiles(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
     with pytest.raises(StartupError, match=r"key\.pem"):
-        files.server_credentials()
+        files.server_context()

@@ -45,6 +45,9 @@ class ServiceConfig:
         1.0, "Share of new traces that are recorded; a caller's own decision wins.", low=0, high=1
     )
     reflection: bool = setting(True, "Serve gRPC reflection; turn it off where strangers call.")
+    rpc_server: Literal["own", "grpcio"] = setting(
+        "own", "What serves gRPC: our own HTTP/2 on the event loop, or grpcio, which costs more."
+    )
     drain_seconds: float = setting(
         20.0, "How long work under way may take to finish after SIGTERM.", low=0, high=3600
     )

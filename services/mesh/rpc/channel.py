@@ -37,7 +37,8 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     # A peer that restarts is found again within seconds, not after the default's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # This bounds a connection's making, too: a peer whose two cores are busy needs its time for it.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_retries", 1),
 )

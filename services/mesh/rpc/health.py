@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.mesh.rpc.interceptors.writing import writes
 from services.mesh.runtime import DrainSignal, Readiness
 
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -20,6 +21,17 @@ SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def handlers(servicer: HealthServicer) -> dict[str, Any]:
+    """The methods by their paths."""
+    request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+    decode, encode = request.FromString, response.SerializeToString
+    watch = writes(servicer.Watch)
+    return {
+        f"/{SERVICE}/Check": grpc.unary_unary_rpc_method_handler(servicer.Check, decode, encode),
+        f"/{SERVICE}/Watch": grpc.unary_stream_rpc_method_handler(watch, decode, encode),
+    }
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):

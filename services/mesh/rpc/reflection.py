@@ -16,13 +16,14 @@ from google.protobuf.json_format import MessageToJson, Parse
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio as reflection
 
+from services.mesh.rpc.interceptors.writing import writes
 from services.mesh.runtime import DrainSignal
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 
-def add_reflection(server: grpc.aio.Server, services: Iterable[str], drain: DrainSignal) -> None:
-    """Describe the given services; streams end when the process drains."""
+def reflection_handlers(services: Iterable[str], drain: DrainSignal) -> dict[str, Any]:
+    """What describes the given services, by path; streams end when the process drains."""
     _describe_v1()
     servicer: Any = reflection.ReflectionServicer([*services, *SERVICES])
 
@@ -31,13 +32,11 @@ def add_reflection(server: grpc.aio.Server, services: Iterable[str], drain: Drai
             yield response
 
     handler = grpc.stream_stream_rpc_method_handler(
-        info,
+        writes(info),
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    for name in SERVICES:
-        methods = {"ServerReflectionInfo": handler}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
+    return {f"/{name}/ServerReflectionInfo": handler for name in SERVICES}
 
 
 def _describe_v1() -> None:

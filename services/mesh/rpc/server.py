@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import grpc
-from grpc_health.v1 import health_pb2_grpc
 
 from services.mesh.config import ServiceConfig
 from services.mesh.rpc import health
 from services.mesh.rpc.failpoints import serve_failpoints
+from services.mesh.rpc.grpcio import GrpcioListener
+from services.mesh.rpc.http2 import Listener
 from services.mesh.rpc.interceptors.admission import Admission
 from services.mesh.rpc.interceptors.chain import Chain
 from services.mesh.rpc.interceptors.deadline import Deadlines
 from services.mesh.rpc.interceptors.method import Method
 from services.mesh.rpc.interceptors.metrics import CallMetrics
 from services.mesh.rpc.interceptors.tracing import ServerSpans
-from services.mesh.rpc.reflection import add_reflection
+from services.mesh.rpc.reflection import reflection_handlers
 from services.mesh.rpc.tls import TlsFiles
 from services.mesh.rpc.unimplemented import filled
 from services.mesh.rpc.validation import Rules
@@ -30,6 +30,11 @@ S = TypeVar("S")
 Waits = Mapping[str, Callable[[Any], float]]
 log = logging.getLogger(__name__)
 
+#: What serves: our own HTTP/2 on the event loop, or gRPC's server.
+Kind = Literal["own", "grpcio"]
+AnyListener = Listener | GrpcioListener
+_KINDS: Mapping[Kind, Callable[..., AnyListener]] = {"own": Listener, "grpcio": GrpcioListener}
+
 MIB = 1024 * 1024
 #: The largest message a client may send: a full batch of jobs with inline inputs, and its framing.
 MAX_RECEIVE_BYTES = 4 * MIB + 64 * 1024
@@ -38,31 +43,6 @@ MAX_RECEIVE_BYTES = 4 * MIB + 64 * 1024
 MAX_PUT_BYTES = 16 * MIB
 #: The largest message sent: 1,000 jobs that were asked for by id, each with the longest failure.
 MAX_SEND_BYTES = 32 * MIB
-
-OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_send_message_length", MAX_SEND_BYTES),
-    # Per connection. Bounds what one peer can open and reset in a burst; leaves room for a client
-    # with hundreds of watches on one channel.
-    ("grpc.max_concurrent_streams", 1000),
-    ("grpc.max_metadata_size", 8 * 1024),
-    ("grpc.absolute_max_metadata_size", 16 * 1024),
-    # The default of two minutes lets a peer hold connections open without ever speaking.
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.max_connection_idle_ms", 300_000),
-    # Connections are renewed, so that new replicas get their share and certificates are re-checked.
-    ("grpc.max_connection_age_ms", 1_800_000),
-    ("grpc.max_connection_age_grace_ms", 60_000),
-    # Finds watchers that vanished without a word; the default would take two hours.
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    # Must not be more than our clients' keepalive, or they are sent away for too many pings.
-    ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
-    ("grpc.http2.max_ping_strikes", 2),
-    ("grpc.server_max_unrequested_time_in_server", 30),
-    # Without this a second server on the same port would silently share it.
-    ("grpc.so_reuseport", 0),
-    ("grpc.enable_channelz", 0),
-)
 
 
 class Server:
@@ -86,8 +66,9 @@ class Server:
         receive_bytes: int = MAX_RECEIVE_BYTES,
         tls: TlsFiles | None = None,
         rules: Rules | None = None,
+        kind: Kind = "own",
     ) -> None:
-        self._process, self._listen = process, listen
+        self._process, self._listen, self._kind = process, listen, kind
         self._receive_bytes = receive_bytes
         self._reflection, self._tls = reflection, tls
         self.rules = rules or Rules()
@@ -101,7 +82,7 @@ class Server:
             CallMetrics(process.metrics),
             write_seconds,
         )
-        self._server: grpc.aio.Server | None = None
+        self._listener: AnyListener | None = None
         self._port = 0
 
     @classmethod
@@ -115,6 +96,7 @@ class Server:
             max_concurrent_rpcs=config.max_concurrent_rpcs,
             receive_bytes=receive_bytes,
             tls=TlsFiles.from_config(config),
+            kind=config.rpc_server,
         )
         if process.failpoints is not None:
             serve_failpoints(server, process.failpoints)
@@ -147,41 +129,40 @@ class Server:
         return f"{host}:{self._port}"
 
     async def start(self) -> None:
-        most = ("grpc.max_receive_message_length", self._receive_bytes)
-        server = grpc.aio.server(options=(*OPTIONS, most))
-        server.add_generic_rpc_handlers((self._routes,))
-        self._add_health(server)
+        self._add_health()
         if self._reflection:
             names = [*self._services, health.SERVICE]
-            add_reflection(server, names, self._process.drain)
-        self._port = self._bind(server)
-        self._server = server
-        await server.start()
+            self._routes.add_plain(reflection_handlers(names, self._process.drain))
+        listener = _KINDS[self._kind](
+            self._routes.find,
+            largest_message=self._receive_bytes,
+            largest_sent=MAX_SEND_BYTES,
+            tls=self._tls,
+        )
+        self._port = await self._bound(listener)
+        self._listener = listener
         extra = {"action": "serving", "address": self.address, "services": self._services}
         log.info("serving", extra=extra)
 
     async def finish(self, timeout: float) -> None:
         """Take no more calls; wait for those under way, then cancel what is left."""
-        if self._server is not None:
-            await self._server.stop(timeout)
+        if self._listener is not None:
+            await self._listener.stop(timeout)
 
     async def stop(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(None)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop(None)
 
-    def _add_health(self, server: grpc.aio.Server) -> None:
+    def _add_health(self) -> None:
         process = self._process
         servicer = health.HealthServicer(process.readiness, process.drain, self._services)
-        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        self._routes.add_plain(health.handlers(servicer))
 
-    def _bind(self, server: grpc.aio.Server) -> int:
+    async def _bound(self, listener: AnyListener) -> int:
         try:
-            _try_address(self._listen)
-            if self._tls is not None:
-                return server.add_secure_port(self._listen, self._tls.server_credentials())
-            return server.add_insecure_port(self._listen)
-        except (OSError, RuntimeError) as error:
+            return await listener.start(self._listen)
+        except OSError as error:
             reason = getattr(error, "strerror", None) or error
             raise StartupError(
                 f"cannot listen on {self._listen}: {reason} (set JOBMESH_LISTEN or --listen)"
@@ -203,22 +184,8 @@ class Server:
             self._routes.add(method, self._chain.wrap(method, _filled(handler, name)))
 
 
-def _try_address(address: str) -> None:
-    """Bind once by ourselves: gRPC says why it cannot only in a log line of its own."""
-    host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    family, kind, _, _, where = found[0]
-    with socket.socket(family, kind) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(where)
-
-
-class Routes(grpc.GenericRpcHandler):
-    """Every method by its path, in one dictionary.
-
-    gRPC can also be told the methods one by one, but then its server waits on one future per method
-    and goes through all of them for each call.
-    """
+class Routes:
+    """Every method by its path."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Any] = {}
@@ -226,8 +193,12 @@ class Routes(grpc.GenericRpcHandler):
     def add(self, method: Method, handler: Any) -> None:
         self._handlers[f"/{method.full_name}"] = handler
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        return self._handlers.get(handler_call_details.method)
+    def add_plain(self, handlers: Mapping[str, Any]) -> None:
+        """Those that no policy is put around: whoever looks after the process must get through."""
+        self._handlers.update(handlers)
+
+    def find(self, path: str) -> Any:
+        return self._handlers.get(path)
 
 
 class _Registrar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +27,24 @@ class TlsFiles:
         return cls(config.tls_cert_file, config.tls_key_file, config.tls_ca_file)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Read anew for each connection, so that a renewed certificate needs no restart."""
+        """For gRPC's own server, which asks for them anew with each connection."""
         return grpc.dynamic_ssl_server_credentials(
             self._server_files(), self._server_files, self.ca is not None
         )
+
+    def server_context(self) -> ssl.SSLContext:
+        """Made anew for each connection, so that a renewed certificate needs no restart."""
+        for path in filter(None, (self.key, self.cert, self.ca)):
+            _read(path)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        # Without one, the password of a key that has one would be asked of the terminal.
+        context.load_cert_chain(self.cert, self.key, password="")
+        if self.ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.ca)
+        return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Read once: gRPC offers no reload on this side; a channel opened later sees new files."""

@@ -17,7 +17,7 @@ from services.mesh.rpc.interceptors.logging import logged
 from services.mesh.rpc.interceptors.method import Call, Method
 from services.mesh.rpc.interceptors.metrics import CallMetrics
 from services.mesh.rpc.interceptors.tracing import ServerSpans
-from services.mesh.rpc.interceptors.writing import Handler, writes
+from services.mesh.rpc.interceptors.writing import WRITE_SECONDS, Handler, writes
 from services.mesh.rpc.validation import Rules
 
 
@@ -40,7 +40,7 @@ class Chain:
         spans: ServerSpans,
         rules: Rules,
         metrics: CallMetrics,
-        write_limit: float = 30.0,
+        write_limit: float = WRITE_SECONDS,
     ) -> None:
         self._admission, self._deadlines, self._spans = admission, deadlines, spans
         self._rules, self._metrics = rules, metrics
@@ -152,11 +152,7 @@ def _passes(error: BaseException) -> bool:
 
 
 class CheckedRequests:
-    """A request stream whose messages are checked as they are read.
-
-    Reads from the call itself: gRPC's iterator is an async generator, and one that is not read to
-    its end would be closed by the garbage collector.
-    """
+    """A request stream whose messages are checked as they are read."""
 
     __slots__ = ("_check", "_ended", "_method", "_read")
 

@@ -16,10 +16,14 @@ from services.mesh.errors import SlowConsumer
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-def writes(behaviour: Callable[..., Any], limit: float) -> Handler:
+#: What a peer may take to read, where nothing else is said.
+WRITE_SECONDS = 30.0
+
+
+def writes(behaviour: Callable[..., Any], limit: float = WRITE_SECONDS) -> Handler:
     """A streaming handler as a coroutine; takes an async generator, or one that writes by itself.
 
-    Left to gRPC, a generator whose caller went away would be closed by the garbage collector, some
+    A generator whose caller went away is closed here, or the garbage collector would close it some
     time, in another task.
     """
 

@@ -1,0 +1,182 @@
+"""What goes out on one connection: windows of flow control, and all of a turn in one write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from services.mesh.rpc.http2 import frames as h2
+from services.mesh.rpc.http2.frames import BrokenConnection, BrokenStream, frame
+from services.mesh.rpc.http2.headers import BEGINNING
+from services.mesh.rpc.http2.messages import framed
+from services.mesh.rpc.http2.stream import Stream
+
+#: What may wait for the network before writers have to.
+_BUFFER_BYTES: Final = 256 * 1024
+#: For the peer to hang up after we did.
+_LINGER_SECONDS: Final = 1.0
+
+
+class Sender:
+    """Sends frames as the peer and the network have room.
+
+    `on_finished` is told of each stream whose last frame has gone.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_finished: Callable[[Stream], None]
+    ) -> None:
+        self._loop, self._on_finished = loop, on_finished
+        self._transport: asyncio.Transport | None = None
+        #: Nothing is sent any more.
+        self.is_closing = False
+        self._is_paused = False
+        self._out: list[bytes] = []
+        self._window = h2.DEFAULT_WINDOW
+        #: That streams begin with.
+        self.stream_window = h2.DEFAULT_WINDOW
+        self._frame_bytes = h2.DEFAULT_FRAME
+        #: Streams that have something to send and no room, in turn.
+        self._starved: dict[int, Stream] = {}
+
+    # --- the network
+
+    def open(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+
+    def lose(self) -> None:
+        """There is no network any more."""
+        self._transport = None
+        self._out.clear()
+        self._starved.clear()
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.feed_starved()
+
+    def write(self, data: bytes) -> None:
+        """With everything else of this turn of the loop."""
+        if self._transport is None or self.is_closing:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._out:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def say_instead(self, words: bytes) -> None:
+        """To who does not speak HTTP/2; nothing else that was written is of any use to it."""
+        self._out[:] = [words]
+        self.close()
+
+    def close(self) -> None:
+        """Send what was written, and go when the peer goes: what it still sends would make the
+        kernel throw away what it has not read.
+        """
+        self._flush()
+        transport = self._transport
+        if transport is None or self.is_closing:
+            return
+        self.is_closing = True
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        self._loop.call_later(_LINGER_SECONDS, transport.abort)
+        try:
+            transport.write_eof()
+        except OSError:  # the peer has hung up before us
+            transport.abort()
+
+    def abort(self) -> None:
+        """The peer is gone, and will not read what we have to say."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # --- what the peer has room for
+
+    def widen(self, size: int) -> None:
+        """The window of the connection."""
+        self._window += size
+        if self._window > h2.LARGEST_WINDOW:
+            raise BrokenConnection(h2.FLOW_CONTROL_ERROR, "a window beyond 31 bits")
+        self.feed_starved()
+
+    def resize_windows(self, size: int, streams: list[Stream]) -> None:
+        """Of all streams, those that are open as well."""
+        if size > h2.LARGEST_WINDOW:
+            raise BrokenConnection(h2.FLOW_CONTROL_ERROR, "windows beyond 31 bits")
+        try:
+            for stream in streams:
+                stream.widen(size - self.stream_window)
+        except BrokenStream as error:
+            raise BrokenConnection(error.code, error.text) from error
+        self.stream_window = size
+        self.feed_starved()
+
+    def resize_frames(self, size: int) -> None:
+        if not h2.DEFAULT_FRAME <= size <= h2.LARGEST_FRAME:
+            raise BrokenConnection(h2.PROTOCOL_ERROR, f"frames of {size} bytes")
+        self._frame_bytes = size
+
+    # --- streams
+
+    def begin(self, stream: Stream) -> None:
+        self.write(frame(h2.HEADERS, h2.END_HEADERS, stream.id, BEGINNING))
+
+    def send(self, stream: Stream, message: bytes) -> None:
+        stream.put(framed(message))
+        self.pump(stream)
+
+    def pump(self, stream: Stream) -> None:
+        """Send of a stream what there is room for, and its end after it."""
+        while stream.waiting_bytes:
+            room = min(self._window, stream.window, self._frame_bytes)
+            if room <= 0 or self._is_paused:
+                self._starved[stream.id] = stream
+                return
+            part = stream.take(room)
+            self._window -= len(part)
+            self.write(frame(h2.DATA, 0, stream.id, part))
+        if stream.trailers is not None:
+            self._finish(stream, stream.trailers)
+        elif stream.call is not None:
+            stream.call.wake_writer()
+
+    def feed_starved(self) -> None:
+        starved, self._starved = self._starved, {}
+        for stream in starved.values():
+            self.pump(stream)
+
+    def forget(self, stream: Stream) -> None:
+        self._starved.pop(stream.id, None)
+
+    def _finish(self, stream: Stream, trailers: bytes) -> None:
+        if stream.has_ended:
+            return
+        self._write_block(stream.id, trailers)
+        stream.has_ended = True
+        if not stream.peer_has_ended:
+            self.write(h2.reset(stream.id, h2.NO_ERROR))  # it need not send the rest
+        self._on_finished(stream)
+
+    def _write_block(self, id_: int, block: bytes) -> None:
+        """Headers that end a stream, in as many frames as they need."""
+        size = self._frame_bytes
+        pieces = [block[at : at + size] for at in range(0, len(block), size)]
+        last = len(pieces) - 1
+        for number, piece in enumerate(pieces):
+            kind = h2.CONTINUATION if number else h2.HEADERS
+            flags = (0 if number else h2.END_STREAM) | (h2.END_HEADERS if number == last else 0)
+            self.write(frame(kind, flags, id_, piece))
