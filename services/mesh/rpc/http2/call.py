@@ -113,8 +113,6 @@ class Call:
 
     def start(self) -> None:
         """Run the handler. Of one request, it has come; of many, they will."""
-        if self.deadline is not None:
-            self._connection.deadlines.add(self)
         self._task = self._connection.loop.create_task(self._run())
         self._task.add_done_callback(self._left)
 
@@ -198,8 +196,6 @@ class Call:
             self._connection.answer(self._stream, encoded)
 
     def _left(self, task: asyncio.Task[None]) -> None:
-        if self.deadline is not None:
-            self._connection.deadlines.discard(self)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a call was left with %r", error, extra={"action": "rpc_defect"})
         self._connection.leave(self._stream)

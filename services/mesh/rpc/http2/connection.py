@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
@@ -46,6 +47,10 @@ class Connection(asyncio.Protocol):
         self.streams: dict[int, Stream] = {}
         self.sender = Sender(self.loop, self._on_finished)
         self.began = self.heard = self.loop.time()
+        #: Where no call is under way.
+        self.idle_since = self.began
+        #: Of the age that connections may have: those that began at once shall not end at once.
+        self.share_of_age = random.uniform(0.9, 1.1)
         #: Bytes of all requests that are not whole or not read yet.
         self.held = 0
         #: When the ping that has no answer yet was sent.
@@ -111,6 +116,8 @@ class Connection(asyncio.Protocol):
         stream.call = call = Call(self, stream, asked, handler)
         refusal = refusal_of(asked, handler is not None)
         if refusal is None:
+            if call.deadline is not None:
+                self.deadlines.add(call)
             if handler.request_streaming:
                 call.start()
         elif refusal.http is None:
@@ -248,8 +255,12 @@ class Connection(asyncio.Protocol):
         if self.streams.pop(stream.id, None) is None:
             return
         self._drop(stream)
-        if self._is_closed_to_new and not self.streams:
-            self.sender.close()
+        if stream.call is not None:
+            self.deadlines.discard(stream.call)
+        if not self.streams:
+            self.idle_since = self.loop.time()
+            if self._is_closed_to_new:
+                self.sender.close()
 
     def _drop(self, stream: Stream) -> None:
         self.held -= stream.held

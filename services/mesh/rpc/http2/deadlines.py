@@ -45,13 +45,9 @@ class Deadlines:
     def _look(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
-        first: float | None = None
-        for call in list(self._calls):
-            due = call.deadline
-            if due is None or due <= now:
-                self._calls.discard(call)
-                call.expire()
-            elif first is None or due < first:
-                first = due
-        if first is not None:
-            self._wake_at(first)
+        late = [call for call in self._calls if call.deadline is None or call.deadline <= now]
+        self._calls.difference_update(late)
+        if self._calls:
+            self._wake_at(min(call.deadline or 0.0 for call in self._calls))
+        for call in late:
+            call.expire()

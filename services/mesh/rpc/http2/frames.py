@@ -55,6 +55,9 @@ RESET_BYTES: Final = 4
 PING_BYTES: Final = 8
 WINDOW_UPDATE_BYTES: Final = 4
 
+#: Of a reason in words.
+_TEXT_BYTES: Final = 256
+
 Frame = tuple[int, int, int, bytes]
 
 
@@ -103,7 +106,7 @@ def reset(stream: int, code: int) -> bytes:
 
 def goaway(last_stream: int, code: int, text: str = "") -> bytes:
     head = last_stream.to_bytes(4, "big") + code.to_bytes(4, "big")
-    return frame(GOAWAY, 0, 0, head + text.encode())
+    return frame(GOAWAY, 0, 0, head + text.encode()[:_TEXT_BYTES])
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:

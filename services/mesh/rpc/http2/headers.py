@@ -46,6 +46,9 @@ _OWN: Final = frozenset(
         "grpc-message-type",
     }
 )
+_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
+_NAME: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9a-z]+").fullmatch
+_BROKEN_VALUE: Final = re.compile(r"[\0\r\n]").search
 _FORBIDDEN: Final = frozenset(
     {"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"}
 )
@@ -78,9 +81,14 @@ class _Table(HeaderTable):
         self.changes += 1
         super().add(name, value)
 
-    def _shrink(self) -> None:
+    @property
+    def maxsize(self) -> int:
+        return self._maxsize
+
+    @maxsize.setter
+    def maxsize(self, size: int) -> None:
         self.changes += 1
-        super()._shrink()
+        HeaderTable.maxsize.fset(self, size)  # type: ignore[attr-defined]
 
 
 class HeaderReader:
@@ -115,7 +123,7 @@ class HeaderReader:
                 (bytes(name), bytes(value)) for name, value in self._decoder.decode(block, True)
             ]
         except HPACKError as error:
-            raise BrokenConnection(COMPRESSION_ERROR, str(error)) from error
+            raise BrokenConnection(COMPRESSION_ERROR, type(error).__name__) from error
         finally:
             if self._table.changes != before:
                 self._known.clear()
@@ -127,16 +135,16 @@ def to_asked(headers: Iterable[tuple[bytes, bytes]]) -> Asked:
     plain: list[tuple[str, str]] = []
     for raw_name, raw_value in headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        if name.startswith(":"):
-            if plain or name in pseudo:
-                raise BrokenStream(PROTOCOL_ERROR, f"{name} where it may not be")
+        if _BROKEN_VALUE(value):
+            raise BrokenStream(PROTOCOL_ERROR, "a header of several lines")
+        if name in _PSEUDO and not plain and name not in pseudo:
             pseudo[name] = value
-        elif name != name.lower() or name in _FORBIDDEN:
-            raise BrokenStream(PROTOCOL_ERROR, f"{name!r} is no header of HTTP/2")
-        else:
+        elif _NAME(name) and name not in _FORBIDDEN:
             plain.append((name, value))
-    if ":method" not in pseudo or ":path" not in pseudo:
-        raise BrokenStream(PROTOCOL_ERROR, "a request without method and path")
+        else:
+            raise BrokenStream(PROTOCOL_ERROR, "a header that may not be, or not there")
+    if not all(pseudo.get(name) for name in (":method", ":scheme", ":path")):
+        raise BrokenStream(PROTOCOL_ERROR, "a request without method, scheme or path")
     return _sorted(pseudo, plain)
 
 
@@ -146,7 +154,12 @@ def _sorted(pseudo: dict[str, str], plain: Sequence[tuple[str, str]]) -> Asked:
     timeout = metadata = None
     try:
         timeout = _seconds(own.get("grpc-timeout"))
-        metadata = tuple((name, _opened(name, value)) for name, value in plain if name not in _OWN)
+        metadata = tuple(
+            (name, part)
+            for name, value in plain
+            if name not in _OWN
+            for part in _opened(name, value)
+        )
     except ValueError as error:
         problem = str(error)
     return Asked(
@@ -169,11 +182,13 @@ def _seconds(text: str | None) -> float | None:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _opened(name: str, value: str) -> str | bytes:
+def _opened(name: str, value: str) -> list[str] | list[bytes]:
+    """As its sender had it. Binary ones of one name may have been joined on their way."""
     if not name.endswith("-bin"):
-        return value
+        return [value]
     try:
-        return base64.b64decode(value + "=" * (-len(value) % 4), validate=True)
+        parts = value.split(",")
+        return [base64.b64decode(p + "=" * (-len(p) % 4), validate=True) for p in parts]
     except binascii.Error as error:
         raise ValueError(f"{name}: not base64") from error
 
@@ -229,5 +244,5 @@ def escaped(text: str) -> bytes:
 
 
 def _closed(name: str, value: str | bytes) -> bytes:
-    raw = value.encode() if isinstance(value, str) else value
+    raw = value.encode("utf-8", "replace") if isinstance(value, str) else value
     return base64.b64encode(raw).rstrip(b"=") if name.endswith("-bin") else raw

@@ -43,6 +43,10 @@ class Assembler:
         self._largest = largest
         self._rest = bytearray()
 
+    def drop(self) -> None:
+        """What has begun will not be needed."""
+        self._rest.clear()
+
     @property
     def is_between(self) -> bool:
         """No message has begun that is not whole."""
@@ -62,21 +66,17 @@ class Assembler:
         while len(rest) - at >= PREFIX_BYTES:
             begin = at + PREFIX_BYTES
             size = int.from_bytes(rest[at + 1 : begin], "big")
+            if rest[at] > 1:
+                raise BadMessage(grpc.StatusCode.INTERNAL, f"a message with the flag {rest[at]}")
             if size > self._largest:
                 raise too_large(size, self._largest)
             if len(rest) < begin + size:
                 break
             message = bytes(rest[begin : begin + size])
-            messages.append(_marked(rest[at], message))
+            messages.append(Compressed(message) if rest[at] else message)
             at = begin + size
         del rest[:at]
         return messages
-
-
-def _marked(flag: int, message: bytes) -> bytes:
-    if flag > 1:
-        raise BadMessage(grpc.StatusCode.INTERNAL, f"a message with the flag {flag}")
-    return Compressed(message) if flag else message
 
 
 def opened(message: bytes, encoding: str, largest: int) -> bytes:
@@ -95,8 +95,8 @@ def opened(message: bytes, encoding: str, largest: int) -> bytes:
         raise BadMessage(grpc.StatusCode.INTERNAL, text) from error
     if len(plain) > largest:
         raise too_large(len(plain), largest)
-    if not inflater.eof:
-        raise BadMessage(grpc.StatusCode.INTERNAL, f"a message that {encoding} does not end")
+    if not inflater.eof or inflater.unused_data:
+        raise BadMessage(grpc.StatusCode.INTERNAL, f"a message that {encoding} ends elsewhere")
     return plain
 
 

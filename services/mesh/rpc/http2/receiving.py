@@ -160,6 +160,8 @@ class Receiver:
             self._on_block(id_, first_flags, b"".join(pieces))
 
     def _on_block(self, id_: int, flags: int, block: bytes) -> None:
+        if len(block) > _BLOCK_BYTES:
+            raise BrokenConnection(h2.ENHANCE_YOUR_CALM, "headers beyond all measure")
         if id_ <= self.last_stream:
             self._headers.skip(block)
             self._on_trailers(id_, flags)

@@ -155,9 +155,11 @@ class Sender:
             stream.call.wake_writer()
 
     def feed_starved(self) -> None:
-        starved, self._starved = self._starved, {}
-        for stream in starved.values():
-            self.pump(stream)
+        for _ in range(len(self._starved)):
+            if self._window <= 0 or self._is_paused:
+                return
+            # Who gets no end of it waits behind the others.
+            self.pump(self._starved.pop(next(iter(self._starved))))
 
     def forget(self, stream: Stream) -> None:
         self._starved.pop(stream.id, None)

@@ -57,7 +57,7 @@ class Stream:
         self.waiting_bytes = 0
         #: What ends the stream, once all that waits has gone.
         self.trailers: bytes | None = None
-        self._parts: deque[bytes] = deque()
+        self._parts: deque[bytes | memoryview] = deque()
 
     # --- in
 
@@ -80,7 +80,8 @@ class Stream:
         message = self.messages.popleft()
         size = len(message) + PREFIX_BYTES
         self.held -= size
-        return message, self._credited(size if self.messages else self._unread)
+        # Some of it may have been credited while it came.
+        return message, self._credited(min(size, self._unread) if self.messages else self._unread)
 
     def _credited(self, size: int) -> int:
         self._unread -= size
@@ -109,10 +110,12 @@ class Stream:
 
     def take(self, most: int) -> bytes:
         """The next bytes to send, up to `most`."""
-        part = self._parts.popleft()
-        if len(part) > most:
-            self._parts.appendleft(part[most:])
-            part = part[:most]
+        whole = self._parts.popleft()
+        if len(whole) > most:
+            view = memoryview(whole)
+            self._parts.appendleft(view[most:])
+            whole = view[:most]
+        part = bytes(whole)
         self.waiting_bytes -= len(part)
         self.window -= len(part)
         return part
@@ -126,5 +129,6 @@ class Stream:
     def drop(self) -> None:
         """Nothing of it will be read or sent any more."""
         self.messages.clear()
+        self._assembler.drop()
         self._parts.clear()
         self.waiting_bytes = self.held = 0

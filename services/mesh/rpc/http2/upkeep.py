@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +57,8 @@ class Upkeep:
     def look_at(self, connection: Connection, now: float) -> None:
         """Do what one connection needs, if anything."""
         connection.receiver.idle_talk = 0
+        if connection.pinged is not None and connection.heard > connection.pinged:
+            connection.pinged = None  # whatever it said, it is there
         if self._is_gone(connection, now):
             connection.sender.abort()
         elif connection.drained is not None:
@@ -74,12 +75,10 @@ class Upkeep:
             return now - connection.began > patience.greeting
         if connection.sender.unsent_bytes > _MOST_UNSENT:
             return True
-        pinged = connection.pinged
-        return pinged is not None and now - max(pinged, connection.heard) > patience.answer
+        return connection.pinged is not None and now - connection.pinged > patience.answer
 
     def _is_over(self, connection: Connection, now: float) -> bool:
         patience = self._patience
-        if not connection.streams and now - connection.heard > patience.idle:
+        if not connection.streams and now - connection.idle_since > patience.idle:
             return True
-        # Not all at once that began at once.
-        return now - connection.began > patience.age * random.uniform(0.9, 1.1)
+        return now - connection.began > patience.age * connection.share_of_age
