@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from services.mesh.rpc.http2.headers import Asked, Metadata
+from services.mesh.rpc.http2.frames import CANCEL
+from services.mesh.rpc.http2.headers import Asked, Metadata, ending
 from services.mesh.rpc.http2.messages import BadMessage, opened
 
 if TYPE_CHECKING:
@@ -77,13 +78,19 @@ class Call:
                 return grpc.aio.EOF
             self._reader = self._connection.loop.create_future()
             await self._reader
-        return self._decoded(self._connection.read(stream))
+        try:
+            return self._decoded(self._connection.read(stream))
+        except BadMessage as error:
+            self._give_up(error)
 
     async def write(self, response: Any) -> None:
         """Send a response; returns when the peer and the network have room for it."""
         if self._has_ended:
             await self._refuse()
-        message = self._encoded(response)
+        try:
+            message = self._encoded(response)
+        except BadMessage as error:
+            self._give_up(error)
         self._connection.send(self._stream, message, has_begun=self._has_begun)
         self._has_begun = True
         self._turn += len(message)
@@ -94,6 +101,10 @@ class Call:
         if self._turn > _TURN_BYTES:
             self._turn = 0
             await asyncio.sleep(0)
+
+    def _give_up(self, error: BadMessage) -> NoReturn:
+        self.end(error.code, error.text)
+        raise grpc.aio.AbortError(error.text) from error
 
     async def _refuse(self) -> NoReturn:
         """A call that has ended takes nothing. Its own task hears first that it is cancelled."""
@@ -113,7 +124,7 @@ class Call:
 
     def start(self) -> None:
         """Run the handler. Of one request, it has come; of many, they will."""
-        self._task = self._connection.loop.create_task(self._run())
+        self._task = self._connection.run(self._run())
         self._task.add_done_callback(self._left)
 
     @property
@@ -141,7 +152,8 @@ class Call:
         self._stop()
 
     def _stop(self) -> None:
-        if self._task is not None:
+        # Once: what a handler does when it is cancelled shall not be broken into.
+        if self._task is not None and not self._task.cancelling():
             self._task.cancel()
         self.wake_reader()
         self.wake_writer()
@@ -152,6 +164,9 @@ class Call:
         self._stop()
 
     def expire(self) -> None:
+        if self._has_ended:
+            self._connection.refuse(self._stream.id, CANCEL)  # its answer was not read in time
+            return
         self.fail(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
 
     def end(
@@ -159,9 +174,9 @@ class Call:
     ) -> None:
         if self._has_ended:
             return
+        block = ending(code.value[0], text, metadata)  # first: what cannot be said ends nothing
         self._has_ended = True
-        number: int = code.value[0]
-        self._connection.end(self._stream, number, text, metadata, has_begun=self._has_begun)
+        self._connection.end(self._stream, block, has_begun=self._has_begun)
 
     # --- the task
 

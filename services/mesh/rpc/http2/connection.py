@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Coroutine
 from typing import Any, Final, cast
 
 import grpc
@@ -18,7 +18,6 @@ from services.mesh.rpc.http2.headers import (
     MAX_LIST_BYTES,
     SUCCESS,
     Asked,
-    ending,
 )
 from services.mesh.rpc.http2.messages import BadMessage
 from services.mesh.rpc.http2.receiving import CONNECTION_WINDOW, Receiver
@@ -31,6 +30,11 @@ log = logging.getLogger("services.mesh.rpc")
 
 #: Of all requests of a peer that are not whole or not read yet; one more is refused.
 _MOST_HELD: Final = 64 * 1024 * 1024
+#: Of all answers that a peer has no room for; who asks for more of them gets none.
+_MOST_WAITING: Final = 64 * 1024 * 1024
+#: Of pings: whether somebody is there, and whether everything before a goaway has come.
+_WORD: Final = b"jobmesh?"
+_LAST_WORD: Final = b"goodbye?"
 #: After a goaway, until calls that were on their way have come, if no answer says so.
 _DRAIN_SECONDS: Final = 1.0
 #: For the first request of a stream that is refused as it opens.
@@ -65,14 +69,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.sender.open(cast(asyncio.Transport, transport))
         self._serving.connections.add(self)
-        ours = {
-            h2.MAX_CONCURRENT_STREAMS: self._serving.most_streams,
-            h2.INITIAL_WINDOW_SIZE: WINDOW,
-            h2.MAX_FRAME_SIZE: WINDOW,
-            h2.MAX_HEADER_LIST_SIZE: MAX_LIST_BYTES,
-        }
-        self.sender.write(h2.settings(ours))
-        self.sender.write(h2.window_update(0, CONNECTION_WINDOW - h2.DEFAULT_WINDOW))
 
     def data_received(self, data: bytes) -> None:
         self.heard = self.loop.time()
@@ -99,6 +95,17 @@ class Connection(asyncio.Protocol):
 
     # --- what the peer wants
 
+    def greet(self) -> None:
+        """Say what we bear. Not before the peer has: it may not speak HTTP/2 at all."""
+        ours = {
+            h2.MAX_CONCURRENT_STREAMS: self._serving.most_streams,
+            h2.INITIAL_WINDOW_SIZE: WINDOW,
+            h2.MAX_FRAME_SIZE: WINDOW,
+            h2.MAX_HEADER_LIST_SIZE: MAX_LIST_BYTES,
+        }
+        self.sender.write(h2.settings(ours))
+        self.sender.write(h2.window_update(0, CONNECTION_WINDOW - h2.DEFAULT_WINDOW))
+
     def open(self, id_: int, asked: Asked, *, is_whole: bool) -> None:
         """A call begins; `is_whole`: no request will follow."""
         # Calls that were given up count until their handlers have ended: nobody opens and resets
@@ -106,6 +113,7 @@ class Connection(asyncio.Protocol):
         if self._is_closed_to_new or len(self.streams) >= self._serving.most_streams:
             raise BrokenStream(h2.REFUSED_STREAM, "no room for one more")
         stream = Stream(id_, self.sender.stream_window, self.largest_message)
+        stream.peer_has_ended = stream.has_spoken = is_whole
         self.streams[id_] = stream
         self._begin(stream, asked)
         if is_whole:
@@ -188,13 +196,16 @@ class Connection(asyncio.Protocol):
     def refuse_http1(self) -> None:
         self.sender.say_instead(NOT_HTTP2)
 
-    def hear_answer(self) -> None:
+    def hear_answer(self, word: bytes) -> None:
         """Of a ping."""
         self.pinged = None
-        if self.drained is not None:
+        if word == _LAST_WORD:
             self._close_to_new()
 
     # --- what calls do
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._serving.run(work)
 
     def read(self, stream: Stream) -> bytes:
         """The next request, which must be there."""
@@ -209,25 +220,21 @@ class Connection(asyncio.Protocol):
         """One response of several."""
         if not has_begun:
             self.sender.begin(stream)
-        self.sender.send(stream, message)
+        self._send(stream, message)
 
     def answer(self, stream: Stream, message: bytes) -> None:
         """The only response, and the end."""
         self.sender.begin(stream)
         stream.trailers = SUCCESS
-        self.sender.send(stream, message)
+        self._send(stream, message)
 
-    def end(
-        self,
-        stream: Stream,
-        code: int,
-        text: str,
-        metadata: Iterable[tuple[str, Any]],
-        *,
-        has_begun: bool,
-    ) -> None:
-        """No more responses; the status, once those before it have gone."""
-        block = ending(code, text, metadata)
+    def _send(self, stream: Stream, message: bytes) -> None:
+        self.sender.send(stream, message)
+        if self.sender.waiting_bytes > _MOST_WAITING:
+            self.refuse(stream.id, h2.ENHANCE_YOUR_CALM)
+
+    def end(self, stream: Stream, block: bytes, *, has_begun: bool) -> None:
+        """No more responses; the trailers, once those before them have gone."""
         stream.trailers = block if has_begun else BEGINNING + block
         if stream.has_spoken or stream.peer_has_ended:
             self.sender.pump(stream)
@@ -264,14 +271,14 @@ class Connection(asyncio.Protocol):
 
     def _drop(self, stream: Stream) -> None:
         self.held -= stream.held
-        stream.drop()
         self.sender.forget(stream)
+        stream.drop()
 
     # --- the connection ends
 
-    def ping(self) -> None:
+    def ping(self, word: bytes = _WORD) -> None:
         self.pinged = self.loop.time()
-        self.sender.write(frame(h2.PING, 0, 0, b"jobmesh?"))
+        self.sender.write(frame(h2.PING, 0, 0, word))
 
     def drain(self) -> None:
         """Say that no more calls should come; those on their way are still taken.
@@ -281,8 +288,11 @@ class Connection(asyncio.Protocol):
         if self.drained is not None:
             return
         self.drained = self.loop.time()
+        if not self.receiver.has_greeted:
+            self.sender.close()
+            return
         self.sender.write(h2.goaway(h2.LARGEST_WINDOW, h2.NO_ERROR))
-        self.ping()
+        self.ping(_LAST_WORD)
         self.loop.call_later(_DRAIN_SECONDS, self._close_to_new)
 
     def _close_to_new(self) -> None:
@@ -296,6 +306,7 @@ class Connection(asyncio.Protocol):
     def cut(self) -> None:
         """End what is under way, and the connection."""
         for stream in list(self.streams.values()):
+            stream.has_spoken = True  # it will have no time to
             if stream.call is not None:
                 stream.call.fail(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
         self.sender.close()

@@ -55,6 +55,8 @@ RESET_BYTES: Final = 4
 PING_BYTES: Final = 8
 WINDOW_UPDATE_BYTES: Final = 4
 
+#: In one frame: each of those that are known may change every stream there is.
+_MOST_SETTINGS: Final = 32
 #: Of a reason in words.
 _TEXT_BYTES: Final = 256
 
@@ -91,6 +93,8 @@ def settings(values: dict[int, int]) -> bytes:
 def parse_settings(payload: bytes) -> Iterator[tuple[int, int]]:
     if len(payload) % 6:
         raise BrokenConnection(FRAME_SIZE_ERROR, "settings are no pairs of name and value")
+    if len(payload) > 6 * _MOST_SETTINGS:
+        raise BrokenConnection(ENHANCE_YOUR_CALM, "more settings than there are")
     for at in range(0, len(payload), 6):
         name = int.from_bytes(payload[at : at + 2], "big")
         yield name, int.from_bytes(payload[at + 2 : at + 6], "big")
@@ -123,13 +127,19 @@ class FrameReader:
 
     def __init__(self, largest: int) -> None:
         self._largest = largest
-        self._rest = b""
+        self._rest = bytearray()
+        #: Bytes from which on the rest may be a frame.
+        self._wanted = HEAD_BYTES
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Every frame that is whole now: kind, flags, stream, payload."""
         if self._rest:
-            data = self._rest + data
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return
+            data = bytes(self._rest)
         at, end = 0, len(data)
+        self._wanted = HEAD_BYTES
         try:
             while end - at >= HEAD_BYTES:
                 size = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
@@ -137,10 +147,11 @@ class FrameReader:
                     raise BrokenConnection(FRAME_SIZE_ERROR, f"a frame of {size} bytes")
                 begin = at + HEAD_BYTES
                 if begin + size > end:
+                    self._wanted = HEAD_BYTES + size
                     break
                 kind, flags = data[at + 3], data[at + 4]
                 stream = int.from_bytes(data[at + 5 : begin], "big") & 0x7FFFFFFF
                 at = begin + size
                 yield kind, flags, stream, data[begin:at]
         finally:
-            self._rest = data[at:]
+            self._rest = bytearray(data[at:])

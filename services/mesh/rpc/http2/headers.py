@@ -29,6 +29,10 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 #: All names and values of one block, as RFC 9113 counts them (32 bytes around each).
 MAX_LIST_BYTES: Final = 16 * 1024
+#: Beyond this a block is not even read to its end, and its connection with it: then both sides
+#: have different tables.
+_MOST_LIST_BYTES: Final = 4 * MAX_LIST_BYTES
+_AROUND_BYTES: Final = 32
 #: Blocks that are remembered per connection, and up to which size.
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_BYTES: Final = 512
@@ -66,6 +70,8 @@ class Asked:
     timeout: float | None
     #: What the caller added, in order.
     metadata: Metadata
+    #: Of all headers, as MAX_LIST_BYTES counts them.
+    size: int = 0
     #: What of it cannot be understood, in words; empty: nothing.
     problem: str = ""
 
@@ -95,7 +101,7 @@ class HeaderReader:
     """Reads the header blocks of one connection, every one in its order."""
 
     def __init__(self) -> None:
-        self._decoder = Decoder(MAX_LIST_BYTES)
+        self._decoder = Decoder(_MOST_LIST_BYTES)
         self._decoder.header_table = self._table = _Table()
         self._known: dict[bytes, Asked] = {}
 
@@ -133,7 +139,9 @@ def to_asked(headers: Iterable[tuple[bytes, bytes]]) -> Asked:
     """Sort a request's headers. BrokenStream where HTTP/2 calls them malformed."""
     pseudo: dict[str, str] = {}
     plain: list[tuple[str, str]] = []
+    size = 0
     for raw_name, raw_value in headers:
+        size += len(raw_name) + len(raw_value) + _AROUND_BYTES
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         if _BROKEN_VALUE(value):
             raise BrokenStream(PROTOCOL_ERROR, "a header of several lines")
@@ -145,10 +153,10 @@ def to_asked(headers: Iterable[tuple[bytes, bytes]]) -> Asked:
             raise BrokenStream(PROTOCOL_ERROR, "a header that may not be, or not there")
     if not all(pseudo.get(name) for name in (":method", ":scheme", ":path")):
         raise BrokenStream(PROTOCOL_ERROR, "a request without method, scheme or path")
-    return _sorted(pseudo, plain)
+    return _sorted(pseudo, plain, size)
 
 
-def _sorted(pseudo: dict[str, str], plain: Sequence[tuple[str, str]]) -> Asked:
+def _sorted(pseudo: dict[str, str], plain: Sequence[tuple[str, str]], size: int) -> Asked:
     own = {name: value for name, value in plain if name in _OWN}
     problem = ""
     timeout = metadata = None
@@ -169,6 +177,7 @@ def _sorted(pseudo: dict[str, str], plain: Sequence[tuple[str, str]]) -> Asked:
         encoding=own.get("grpc-encoding", "identity"),
         timeout=timeout,
         metadata=metadata or (),
+        size=size,
         problem=problem,
     )
 

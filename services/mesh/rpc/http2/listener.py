@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final
 
 from services.mesh.rpc.http2.connection import Connection
@@ -68,9 +69,9 @@ class Listener:
         for each in self._sockets:
             each.close()
         self._sockets = []
-        connections = list(self._serving.connections)
+        self._upkeep.stop()  # it has a grace of its own
         if grace:
-            for connection in connections:
+            for connection in list(self._serving.connections):
                 connection.drain()
             await self._serving.emptied(grace)
         for connection in list(self._serving.connections):
@@ -78,13 +79,13 @@ class Listener:
         await self._serving.emptied(0.5)
         for connection in list(self._serving.connections):
             connection.sender.abort()
-        self._upkeep.stop()
         self._serving.deadlines.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._serving.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = self._serving.loop
@@ -96,7 +97,9 @@ class Listener:
                 log.warning("cannot take a connection", extra=extra)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            self._spawn(self._greet(accepted))
+            greeting = self._spawn(self._greet(accepted))
+            # Before its first step it can be cancelled without a word.
+            greeting.add_done_callback(partial(_close_if_cancelled, accepted))
 
     async def _greet(self, accepted: socket.socket) -> None:
         """Hand a connection to its protocol; with TLS, after the handshake."""
@@ -114,6 +117,11 @@ class Listener:
             extra = {"action": "greeting_failed", "error": str(error)}
             log.debug("a connection came to nothing", extra=extra)
             accepted.close()
+
+
+def _close_if_cancelled(accepted: socket.socket, greeting: asyncio.Task[None]) -> None:
+    if greeting.cancelled():
+        accepted.close()
 
 
 def bound(listen: str) -> list[socket.socket]:

@@ -19,7 +19,7 @@ CONNECTION_WINDOW: Final = 4 * 1024 * 1024
 _BLOCK_BYTES: Final = 2 * MAX_LIST_BYTES
 _BLOCK_PIECES: Final = 16
 #: Frames that only cost, between two looks of the upkeep.
-_IDLE_TALK: Final = 10_000
+_IDLE_TALK: Final = 50_000
 
 
 class Receiver:
@@ -72,6 +72,7 @@ class Receiver:
         if len(self._greeting) < size:
             return b""
         self.has_greeted = True
+        self._connection.greet()
         rest, self._greeting = self._greeting[size:], b""
         return rest
 
@@ -86,6 +87,7 @@ class Receiver:
         try:
             self._takers[kind](flags, stream, payload)
         except BrokenStream as error:
+            self._talk()
             self._connection.refuse(stream, error.code)
 
     def _talk(self) -> None:
@@ -105,10 +107,9 @@ class Receiver:
     def _on_data(self, flags: int, id_: int, payload: bytes) -> None:
         size = len(payload)
         self._count_in(size)
-        if not size and not flags & h2.END_STREAM:
-            self._talk()
         stream = self._stream(id_)
         if stream is None:
+            self._talk()
             return
         if not stream.has_spoken:
             stream.has_spoken = True
@@ -118,10 +119,11 @@ class Receiver:
             return
         if stream.peer_has_ended:
             raise BrokenStream(h2.STREAM_CLOSED, "data after the end")
-        if flags & h2.PADDED:
-            payload = h2.unpadded(flags, payload)
+        payload = h2.unpadded(flags, payload)
         if flags & h2.END_STREAM:
             stream.peer_has_ended = True
+        elif not payload:
+            self._talk()
         self._connection.receive(stream, payload, size)
 
     def _count_in(self, size: int) -> None:
@@ -174,6 +176,7 @@ class Receiver:
         """Headers on a stream that is open already: all they can do is end it."""
         stream = self._connection.streams.get(id_)
         if stream is None or stream.is_answered:
+            self._talk()
             return
         if stream.peer_has_ended or not flags & h2.END_STREAM:
             raise BrokenStream(h2.PROTOCOL_ERROR, "headers in the middle of a stream")
@@ -197,13 +200,13 @@ class Receiver:
             raise BrokenStream(h2.FRAME_SIZE_ERROR, "a priority of another size")
 
     def _on_settings(self, flags: int, id_: int, payload: bytes) -> None:
+        self._talk()
         if id_:
             raise BrokenConnection(h2.PROTOCOL_ERROR, "settings of a stream")
         if flags & h2.ACK:
             if payload:
                 raise BrokenConnection(h2.FRAME_SIZE_ERROR, "an answer that sets something")
             return
-        self._talk()
         self._has_settings = True
         for name, value in h2.parse_settings(payload):
             if name == h2.INITIAL_WINDOW_SIZE:
@@ -213,20 +216,22 @@ class Receiver:
             elif name == h2.ENABLE_PUSH and value > 1:
                 raise BrokenConnection(h2.PROTOCOL_ERROR, "pushes are neither on nor off")
         self._sender.write(frame(h2.SETTINGS, h2.ACK, 0))
+        for stream in list(self._connection.streams.values()):
+            self._sender.pump(stream)
 
     def _on_push(self, flags: int, id_: int, payload: bytes) -> None:
         raise BrokenConnection(h2.PROTOCOL_ERROR, "a client does not push")
 
     def _on_ping(self, flags: int, id_: int, payload: bytes) -> None:
+        self._talk()
         if id_:
             raise BrokenConnection(h2.PROTOCOL_ERROR, "a ping of a stream")
         if len(payload) != h2.PING_BYTES:
             raise BrokenConnection(h2.FRAME_SIZE_ERROR, "a ping of another size")
         if not flags & h2.ACK:
-            self._talk()
             self._sender.write(frame(h2.PING, h2.ACK, 0, payload))
             return
-        self._connection.hear_answer()
+        self._connection.hear_answer(payload)
 
     def _on_goaway(self, flags: int, id_: int, payload: bytes) -> None:
         self._talk()  # what it has under way is answered; it will close the connection

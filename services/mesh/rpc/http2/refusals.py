@@ -8,7 +8,7 @@ from typing import Final
 
 import grpc
 
-from services.mesh.rpc.http2.headers import Asked, Metadata, http_only
+from services.mesh.rpc.http2.headers import MAX_LIST_BYTES, Asked, Metadata, http_only
 from services.mesh.rpc.http2.messages import ENCODINGS
 
 _IS_GRPC: Final = re.compile(r"application/grpc([+;]|$)").match
@@ -36,6 +36,9 @@ def refusal_of(asked: Asked, is_served: bool) -> Refusal | None:
         return Refusal(http=http_only(405, allow="POST"))
     if not _IS_GRPC(asked.content_type):
         return Refusal(http=http_only(415, accept_post="application/grpc"))
+    if asked.size > MAX_LIST_BYTES:
+        text = f"{asked.size} bytes of metadata, of which there may be {MAX_LIST_BYTES}"
+        return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
     if asked.problem:
         return Refusal(grpc.StatusCode.INTERNAL, asked.problem)
     if not is_served:

@@ -33,11 +33,14 @@ class Sender:
         self.is_closing = False
         self._is_paused = False
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._window = h2.DEFAULT_WINDOW
         #: That streams begin with.
         self.stream_window = h2.DEFAULT_WINDOW
         self._frame_bytes = h2.DEFAULT_FRAME
-        #: Streams that have something to send and no room, in turn.
+        #: Of answers that the peer has no room for.
+        self.waiting_bytes = 0
+        #: Streams that have something to send, but the connection has no room, in turn.
         self._starved: dict[int, Stream] = {}
 
     # --- the network
@@ -66,11 +69,15 @@ class Sender:
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > _BUFFER_BYTES:
+            self._flush()  # the network says now whether it has room for more
 
     def _flush(self) -> None:
         if self._transport is not None and self._out:
             self._transport.write(b"".join(self._out))
         self._out.clear()
+        self._out_bytes = 0
 
     def say_instead(self, words: bytes) -> None:
         """To who does not speak HTTP/2; nothing else that was written is of any use to it."""
@@ -86,13 +93,23 @@ class Sender:
         if transport is None or self.is_closing:
             return
         self.is_closing = True
-        if not transport.can_write_eof():
-            transport.close()
-            return
-        self._loop.call_later(_LINGER_SECONDS, transport.abort)
+        self._linger(transport, self.unsent_bytes + 1)
         try:
-            transport.write_eof()
-        except OSError:  # the peer has hung up before us
+            if transport.can_write_eof():
+                transport.write_eof()
+            else:
+                transport.close()  # TLS has a goodbye of its own
+        except (OSError, RuntimeError):  # the peer has hung up before us
+            transport.abort()
+
+    def _linger(self, transport: asyncio.Transport, unsent: int) -> None:
+        """Wait for the peer as long as it takes in something."""
+        left = transport.get_write_buffer_size()
+        if left and left >= unsent:
+            transport.abort()
+        elif left or unsent:
+            self._loop.call_later(_LINGER_SECONDS, self._linger, transport, left)
+        else:
             transport.abort()
 
     def abort(self) -> None:
@@ -114,7 +131,9 @@ class Sender:
         self.feed_starved()
 
     def resize_windows(self, size: int, streams: list[Stream]) -> None:
-        """Of all streams, those that are open as well."""
+        """Of all streams, those that are open as well. What they have room for then is not sent
+        yet: the peer holds to the old windows until it has heard that we know the new ones.
+        """
         if size > h2.LARGEST_WINDOW:
             raise BrokenConnection(h2.FLOW_CONTROL_ERROR, "windows beyond 31 bits")
         try:
@@ -123,7 +142,6 @@ class Sender:
         except BrokenStream as error:
             raise BrokenConnection(error.code, error.text) from error
         self.stream_window = size
-        self.feed_starved()
 
     def resize_frames(self, size: int) -> None:
         if not h2.DEFAULT_FRAME <= size <= h2.LARGEST_FRAME:
@@ -136,18 +154,23 @@ class Sender:
         self.write(frame(h2.HEADERS, h2.END_HEADERS, stream.id, BEGINNING))
 
     def send(self, stream: Stream, message: bytes) -> None:
-        stream.put(framed(message))
+        data = framed(message)
+        self.waiting_bytes += len(data)
+        stream.put(data)
         self.pump(stream)
 
     def pump(self, stream: Stream) -> None:
         """Send of a stream what there is room for, and its end after it."""
         while stream.waiting_bytes:
+            if stream.window <= 0:
+                return  # its own window brings it back
             room = min(self._window, stream.window, self._frame_bytes)
             if room <= 0 or self._is_paused:
                 self._starved[stream.id] = stream
                 return
             part = stream.take(room)
             self._window -= len(part)
+            self.waiting_bytes -= len(part)
             self.write(frame(h2.DATA, 0, stream.id, part))
         if stream.trailers is not None:
             self._finish(stream, stream.trailers)
@@ -162,6 +185,7 @@ class Sender:
             self.pump(self._starved.pop(next(iter(self._starved))))
 
     def forget(self, stream: Stream) -> None:
+        self.waiting_bytes -= stream.waiting_bytes
         self._starved.pop(stream.id, None)
 
     def _finish(self, stream: Stream, trailers: bytes) -> None:
@@ -169,6 +193,8 @@ class Sender:
             return
         self._write_block(stream.id, trailers)
         stream.has_ended = True
+        if stream.call is not None:
+            stream.call.wake_writer()
         if not stream.peer_has_ended:
             self.write(h2.reset(stream.id, h2.NO_ERROR))  # it need not send the rest
         self._on_finished(stream)

@@ -49,10 +49,10 @@ class Upkeep:
         self._timer = None
 
     def _look(self) -> None:
+        self.start()
         now = self._serving.loop.time()
         for connection in list(self._serving.connections):
             self.look_at(connection, now)
-        self.start()
 
     def look_at(self, connection: Connection, now: float) -> None:
         """Do what one connection needs, if anything."""
