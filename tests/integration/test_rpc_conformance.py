@@ -165,8 +165,8 @@ async def test_a_method_that_is_not_here_is_unimplemented_for_each_kind_of_call(
             channel.stream_unary(path)(iter([b"x"])),
             channel.stream_stream(path)(iter([b"x"])),
         )
-        # The client takes a status that overtakes its first request for an error of its own; grpcio's
-        # server leaves that to chance.
+        # The client takes a status that overtakes its first request for an error of its own;
+        # grpcio's server leaves that to chance.
         chance = {grpc.StatusCode.INTERNAL} if kind == "grpcio" else set()
         for call in calls:
             assert await code_of(call) in {grpc.StatusCode.UNIMPLEMENTED} | chance

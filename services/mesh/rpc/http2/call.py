@@ -164,10 +164,9 @@ class Call:
         self._stop()
 
     def expire(self) -> None:
-        if self._has_ended:
-            self._connection.refuse(self._stream.id, CANCEL)  # its answer was not read in time
-            return
         self.fail(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
+        if self._stream.waiting_bytes:
+            self._connection.refuse(self._stream.id, CANCEL)  # its answer was not read in time
 
     def end(
         self, code: grpc.StatusCode, text: str = "", metadata: Sequence[tuple[str, Any]] = ()
