@@ -31,6 +31,7 @@ from services.mesh.errors import (
 )
 from services.mesh.rpc import from_status, open_channel, to_status
 from services.mesh.rpc.items import from_item_error, to_item_error
+from services.mesh.testing.waiting import eventually
 from tests.integration.chassis_mesh import JOB_ID, get_job, mesh
 
 
@@ -245,6 +246,19 @@ async def test_duration_is_counted_by_method_and_code() -> None:
     for code in ("NOT_FOUND", "OK"):
         assert metrics.value(name, {"method": method, "code": code}) == 1
     assert metrics.value("jobmesh_rpc_server_in_flight", {"method": method}) == 0
+
+
+async def test_connections_are_counted_and_those_that_break_the_rules() -> None:
+    async with mesh() as m:
+        await m.stub.GetJob(get_job())
+        host, _, port = m.server.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert b"grpcurl" in await reader.read()
+        writer.close()
+        metrics = m.process.metrics
+        await eventually(lambda: metrics.value("jobmesh_rpc_server_connections") == 1, 5)
+        assert metrics.value("jobmesh_rpc_server_broken_connections") == 1
 
 
 async def test_cancelled_stream_closes_its_generator_at_once() -> None:

@@ -1,7 +1,8 @@
 """gRPC as the mesh speaks it: one kind of server, one kind of channel, one mapping of errors.
 
 Server      every service of a process on one port, with health, reflection and limits. Handlers are
-            wrapped once, when they are registered (`interceptors`), not on every call.
+            wrapped once, when they are registered (`interceptors`), not on every call. What carries
+            them is HTTP/2 on the event loop (`http2`), or gRPC's own server (`grpcio`).
             A process is alive ("" in the health service) until it drains and ready (its services'
             names) while everything it requires is up.
 Channel     a grpc.aio channel for generated stubs that gives every call a deadline, hands the trace

@@ -139,6 +139,8 @@ class Server:
             largest_sent=MAX_SEND_BYTES,
             tls=self._tls,
         )
+        if isinstance(listener, Listener):
+            listener.show(self._process.metrics)
         self._port = await self._bound(listener)
         self._listener = listener
         extra = {"action": "serving", "address": self.address, "services": self._services}

@@ -194,6 +194,7 @@ class Connection(asyncio.Protocol):
             self.lose(stream)
 
     def refuse_http1(self) -> None:
+        self._serving.broken += 1
         self.sender.say_instead(NOT_HTTP2)
 
     def hear_answer(self, word: bytes) -> None:
@@ -315,6 +316,7 @@ class Connection(asyncio.Protocol):
         """The peer cannot be understood any more; it is told why."""
         extra = {"action": "http2_broken", "code": error.code, "error": error.text}
         log.debug("broke off a connection", extra=extra)
+        self._serving.broken += 1
         last = self.receiver.last_stream
         self.sender.write(h2.goaway(last, error.code, error.text))
         self.sender.close()

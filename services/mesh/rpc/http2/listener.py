@@ -14,6 +14,7 @@ from services.mesh.rpc.http2.serving import Find, Serving
 from services.mesh.rpc.http2.upkeep import Patience, Upkeep
 from services.mesh.rpc.tls import TlsFiles
 from services.mesh.runtime import StartupError
+from services.mesh.telemetry.metrics import Metrics
 
 log = logging.getLogger("services.mesh.rpc")
 
@@ -50,6 +51,17 @@ class Listener:
         self._upkeep = Upkeep(self._serving, patience or Patience())
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def show(self, metrics: Metrics) -> None:
+        """Let a process's metrics look at the connections."""
+        serving = self._serving
+        opened = metrics.gauge("rpc_server_connections", "Connections that are open.")
+        opened.set_function(lambda: len(serving.connections))
+        broken = metrics.gauge(
+            "rpc_server_broken_connections",
+            "Connections so far whose peer broke a rule of HTTP/2, and was told so.",
+        )
+        broken.set_function(lambda: serving.broken)
 
     async def start(self, listen: str) -> int:
         """Bind "host:port" and take connections; returns the port. OSError if it cannot."""

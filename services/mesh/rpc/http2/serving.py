@@ -30,6 +30,8 @@ class Serving:
     connections: set[Connection] = field(default_factory=set)
     #: Of calls under way.
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    #: Connections whose peer broke a rule.
+    broken: int = 0
     _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def leave(self, connection: Connection) -> None:
