@@ -77,6 +77,14 @@ async def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> 
             await pb_grpc.EnqueueServiceStub(channel).GetJob(get_job())
 
 
+def test_files_that_do_not_belong_together_are_told_by_their_paths(tmp_path: Path) -> None:
+    one, other = issue(tmp_path, "one", "ours"), issue(tmp_path, "other", "ours")
+    with pytest.raises(StartupError, match=r"one\.pem.*other\.key.*KEY_VALUES_MISMATCH"):
+        TlsFiles(one.cert, other.key).server_context()
+    with pytest.raises(StartupError, match=r"one\.key"):
+        TlsFiles(one.key, one.key).server_context()
+
+
 def test_missing_file_is_told_by_its_path(tmp_path: Path) -> None:
     files = TlsFiles(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
     with pytest.raises(StartupError, match=r"key\.pem"):

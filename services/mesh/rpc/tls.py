@@ -39,11 +39,18 @@ class TlsFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["h2"])
-        # Without one, the password of a key that has one would be asked of the terminal.
-        context.load_cert_chain(self.cert, self.key, password="")
-        if self.ca:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(self.ca)
+        try:
+            # Without one, the password of a key that has one would be asked of the terminal.
+            context.load_cert_chain(self.cert, self.key, password="")
+            if self.ca:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(self.ca)
+        except ssl.SSLError as error:
+            files = ", ".join(filter(None, (self.cert, self.key, self.ca)))
+            reason = error.reason or "not PEM"
+            raise StartupError(
+                f"not a certificate, its key and an authority: {files} ({reason})"
+            ) from error
         return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
