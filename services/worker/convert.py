@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from itertools import repeat
 
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError
@@ -52,7 +53,7 @@ def grab_to_bytes(
     worker_id: str, type_: str, credit: int, grab_no: int, *, waits: bool = True
 ) -> bytes:
     message = bus_pb2.Grab(
-        worker_id=worker_id, type=type_, credit=credit, grab_no=grab_no, waits=waits
+        worker_id=worker_id, type=type_, credit=credit, grab_no=grab_no, waits=waits, columns=True
     )
     return message.SerializeToString()
 
@@ -64,10 +65,13 @@ def batch_from_bytes(data: bytes) -> Batch:
     except DecodeError as error:
         raise ValueError(f"not a batch: {error}") from error
     type_ = message.type
+    attempts = [_attempt(dispatch, type_, dispatch.job_id) for dispatch in message.dispatches]
+    if message.HasField("alike"):
+        attempts += _alike(message.alike, type_)
     return Batch(
         type=type_,
         grab_no=message.grab_no,
-        attempts=[_attempt(dispatch, type_) for dispatch in message.dispatches],
+        attempts=attempts,
         scheduler_id=message.scheduler_id,
         draining=message.draining,
         now_us=message.now_us,
@@ -77,12 +81,32 @@ def batch_from_bytes(data: bytes) -> Batch:
     )
 
 
-def _attempt(message: bus_pb2.Dispatch, type_: str) -> Attempt:
-    key, given, fence = message.job_id, message.input, message.dispatch_no
+def _alike(columns: bus_pb2.DispatchColumns, type_: str) -> list[Attempt]:
+    ids = columns.job_ids
+    keys = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
+    for column in (columns.inputs, columns.due_times_us):
+        if column and len(column) != len(keys):
+            raise ValueError(f"{len(column)} entries for {len(keys)} jobs")
+    if not keys:
+        return []
+    like = _attempt(columns.like, type_, keys[0])
+    for key in keys:
+        _check_key(key)
+    inputs = columns.inputs or repeat(like.data, len(keys))
+    due_times = columns.due_times_us or repeat(like.due_us, len(keys))
+    return list(map(like.another, keys, inputs, due_times))
+
+
+def _check_key(key: bytes) -> None:
+    if len(key) != ID_BYTES or key[6] >> 4 != ID_VERSION:
+        raise ValueError(f"{key.hex()} is not a job id")
+
+
+def _attempt(message: bus_pb2.Dispatch, type_: str, key: bytes) -> Attempt:
+    given, fence = message.input, message.dispatch_no
     if fence < 1:
         raise ValueError(f"dispatch_no {fence}: expected at least 1")
-    if len(key) != 16 or key[6] >> 4 != ID_VERSION:
-        raise ValueError(f"{key.hex()} is not a job id")
+    _check_key(key)
     attempt = Attempt(
         key=key,
         fence=fence,

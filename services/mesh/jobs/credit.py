@@ -33,6 +33,8 @@ class Grab:
     """Where the answer goes."""
     waits: bool = False
     """Jobs may be sent ahead of their time: the worker starts none before it."""
+    columns: bool = False
+    """The worker reads jobs that differ in little in columns."""
 
 
 #: Of workers that are gone so many are remembered: for longer than a grab can be elsewhere.

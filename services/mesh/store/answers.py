@@ -77,7 +77,7 @@ PutResults = list[PutResult | MeshError]
 
 class PutAnswer:
     """One result per job, in order. `time` is set if all of them were created then, and due then;
-    and handed to the worker, where one was named.
+    `handed`, if that put them into a worker's hands.
 
     An error stands for its own job only: others may have been stored before it came.
 
@@ -85,15 +85,17 @@ class PutAnswer:
     has an id. So may the results be.
     """
 
-    __slots__ = ("_events", "_results", "delivered", "time")
+    __slots__ = ("_events", "_results", "delivered", "handed", "time")
 
     def __init__(
         self,
         results: PutResults | Callable[[], PutResults],
         events: list[JobEvent] | Callable[[], list[JobEvent]],
         time: datetime | None = None,
+        *,
+        handed: bool = False,
     ) -> None:
-        self._results, self._events, self.time = results, events, time
+        self._results, self._events, self.time, self.handed = results, events, time, handed
         #: Whether those that were handed to a worker were sent there, too.
         self.delivered = False
 

@@ -251,6 +251,7 @@ def _all_created(jobs: AlikeJobs, now: datetime, *, handed: bool) -> PutAnswer:
         lambda: [_created(job, now, now, handed=handed) for job in jobs],
         lambda: [created_event(job, now, now) for job in jobs],
         now,
+        handed=handed,
     )
 
 

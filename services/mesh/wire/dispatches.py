@@ -8,10 +8,14 @@ from dataclasses import dataclass, replace
 from google.protobuf.message import DecodeError
 from jobmesh.v1 import bus_pb2
 
+from services.mesh.jobs.alike import AlikeClaimed
 from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import NO_TIMEOUTS, Claimed
 from services.mesh.wire.payloads import payload_to_proto
 from services.mesh.wire.values import duration, micros_of
+
+#: So few jobs are written as messages, whether they are alike or not.
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,13 @@ def loan_from_bytes(payload: bytes, inbox: str) -> tuple[Grab, float]:
     if not message.worker_id or not message.type or not inbox:
         raise ValueError("a grab names its worker, its type and where to answer")
     grab = Grab(
-        message.worker_id, message.type, message.credit, message.grab_no, inbox, message.waits
+        message.worker_id,
+        message.type,
+        message.credit,
+        message.grab_no,
+        inbox,
+        message.waits,
+        message.columns,
     )
     return grab, message.loan_ms / 1000
 
@@ -58,6 +68,7 @@ def grab_to_bytes(grab: Grab, loan_seconds: float = 0.0) -> bytes:
         credit=grab.credit,
         grab_no=grab.number,
         waits=grab.waits,
+        columns=grab.columns,
         loan_ms=round(loan_seconds * 1000),
     ).SerializeToString()
 
@@ -85,8 +96,11 @@ def dispatch_batches(grab: Grab, jobs: Sequence[Claimed], sender: Sender) -> Ite
         grab_at=sender.grab_at,
         more=sender.more,
     )
-    for job in jobs:
-        _add_dispatch(batch, job)
+    if not (grab.columns and _add_columns(batch, jobs)):
+        for job in jobs:
+            # Filled in place: a message made first and put into the list is copied, which doubles
+            # the cost.
+            _fill(batch.dispatches.add(), job)
     encoded = batch.SerializeToString()
     if len(encoded) <= sender.most_bytes or len(jobs) == 1:
         yield encoded
@@ -96,10 +110,61 @@ def dispatch_batches(grab: Grab, jobs: Sequence[Claimed], sender: Sender) -> Ite
     yield from dispatch_batches(grab, jobs[half:], sender)
 
 
-def _add_dispatch(batch: bus_pb2.DispatchBatch, job: Claimed) -> None:
-    # Filled in place: a message made first and put into the list is copied, which doubles the cost.
-    # And field by field, for keywords cost more.
-    message = batch.dispatches.add()
+def _add_columns(batch: bus_pb2.DispatchBatch, jobs: Sequence[Claimed]) -> bool:
+    """Write what the jobs have in common once; False if they differ in too much."""
+    if isinstance(jobs, AlikeClaimed):
+        _fill_columns(batch.alike, jobs.like, jobs.keys, jobs.inputs)
+        return True
+    if len(jobs) < _FEW or not _are_alike(jobs):
+        return False
+    keys = [job.id.bytes for job in jobs]
+    inputs = [job.input.data or b"" for job in jobs]
+    _fill_columns(batch.alike, jobs[0], keys, inputs)
+    if any(job.due_time != jobs[0].due_time for job in jobs):
+        batch.alike.due_times_us.extend(micros_of(job.due_time) for job in jobs)
+    return True
+
+
+def _are_alike(jobs: Sequence[Claimed]) -> bool:
+    """Whether they differ in their ids, due times and the bytes of their inputs only."""
+    first = jobs[0]
+    if first.checkpoint is not None or first.input.ref is not None:
+        return False
+    common = _common(first)
+    return all(_common(job) == common for job in jobs)
+
+
+def _common(job: Claimed) -> tuple[object, ...]:
+    given = job.input
+    return (
+        job.namespace,
+        job.fence,
+        job.attempt,
+        job.max_attempts,
+        job.timeouts,
+        job.traceparent,
+        job.total_left,
+        job.checkpoint,
+        job.limits,
+        given.content_type,
+        given.ref,
+        given.data is None,
+    )
+
+
+def _fill_columns(
+    columns: bus_pb2.DispatchColumns, like: Claimed, keys: Sequence[bytes], inputs: Sequence[bytes]
+) -> None:
+    _fill(columns.like, like)
+    columns.like.ClearField("job_id")
+    columns.job_ids = b"".join(keys)
+    if like.input.data is not None:
+        columns.like.input.ClearField("data")
+        columns.inputs.extend(inputs)
+
+
+def _fill(message: bus_pb2.Dispatch, job: Claimed) -> None:
+    # Field by field, for keywords cost more.
     message.job_id = job.id.bytes
     message.namespace = job.namespace
     message.dispatch_no = job.fence

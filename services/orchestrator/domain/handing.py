@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
+from services.mesh.jobs.alike import AlikeClaimed
 from services.mesh.jobs.model import AlikeJobs, Claimed, NewJob
 from services.mesh.jobs.states import JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
@@ -38,8 +40,10 @@ def _is_free(job: NewJob) -> bool:
     )
 
 
-def dispatches(jobs: Sequence[NewJob], answer: PutAnswer) -> list[Claimed]:
+def dispatches(jobs: Sequence[NewJob], answer: PutAnswer) -> Sequence[Claimed]:
     """Those of the jobs that the statement handed out, as their worker gets them."""
+    if isinstance(jobs, AlikeJobs) and answer.time is not None and answer.handed:  # all of them
+        return AlikeClaimed(_claimed(jobs[0], answer.time, answer.time), jobs.keys, jobs.inputs)
     found = zip(jobs, answer.results, strict=True)
     return list(_dispatches((j, r) for j, r in found if isinstance(r, PutResult) and _is_ours(r)))
 
@@ -57,18 +61,22 @@ def _is_ours(result: PutResult) -> bool:
 
 def _dispatches(handed: Iterable[tuple[NewJob, PutResult]]) -> Iterable[Claimed]:
     for job, result in handed:
-        yield Claimed(
-            job.id,
-            job.namespace,
-            job.type,
-            FENCE,
-            ATTEMPT,
-            1 if job.retry is None else job.retry.attempts,
-            result.due_time,
-            result.create_time,
-            job.timeouts,
-            job.input,
-            job.traceparent,
-            VERSION,
-            job.timeouts.total,
-        )
+        yield _claimed(job, result.due_time, result.create_time)
+
+
+def _claimed(job: NewJob, due_time: datetime, dispatch_time: datetime) -> Claimed:
+    return Claimed(
+        job.id,
+        job.namespace,
+        job.type,
+        FENCE,
+        ATTEMPT,
+        1 if job.retry is None else job.retry.attempts,
+        due_time,
+        dispatch_time,
+        job.timeouts,
+        job.input,
+        job.traceparent,
+        VERSION,
+        job.timeouts.total,
+    )

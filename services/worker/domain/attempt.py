@@ -79,6 +79,28 @@ class Attempt:
     on_verdict: Callable[[Verdict], None] | None = None
     """Who wants to hear what the row said to its ending, if anybody does."""
 
+    def another(self, key: bytes, data: bytes, due_us: int) -> Attempt:
+        """One that came beside this one, and differs from it in so much only."""
+        return Attempt(  # by place, for keywords cost more
+            key,
+            self.fence,
+            self.type,
+            self.namespace,
+            self.number,
+            self.max_attempts,
+            data,
+            self.object,
+            self.content_type,
+            self.run_timeout,
+            self.progress_timeout,
+            self.total_left,
+            self.checkpoint,
+            self.traceparent,
+            due_us,
+            0.0,
+            self.limits,
+        )
+
     @property
     def has_begun(self) -> bool:
         return self.start_us > 0
