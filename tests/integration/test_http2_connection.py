@@ -185,6 +185,24 @@ async def test_a_table_that_the_peer_shrinks_and_grows_stays_the_same_on_both_si
             assert await echoed(peer, 2 * stream + 1) == [b"hello"]
 
 
+@pytest.mark.parametrize("size", [0, 1024])
+async def test_a_peer_that_wants_a_smaller_table_is_told_that_ours_is(size: int) -> None:
+    async with served() as s:
+        peer = await s.peer()
+        peer.ask(1, "/t/Echo", b"before")
+        assert await echoed(peer, 1) == [b"before"]
+        peer.settings(header_table_size=size)
+        await peer.until(h2.SETTINGS, flags=h2.ACK)
+        # From here on it refuses every block until one has told so, as nghttp2's decoder does.
+        peer.decoder.max_allowed_table_size = size
+        peer.ask(3, "/t/Echo", b"after")
+        peer.ask(5, "/t/None", b"refused")
+        assert await echoed(peer, 3) == [b"after"]
+        assert (await peer.answer(5)).status == grpc.StatusCode.UNIMPLEMENTED.value[0]
+        blocks = [each[3] for each in peer.seen if each[0] == h2.HEADERS and each[2] > 1]
+        assert [block[:1] == b"\x20" for block in blocks] == [True, False, False]
+
+
 async def test_unknown_frames_settings_and_flags_are_ignored() -> None:
     async with served() as s:
         peer = await s.peer()

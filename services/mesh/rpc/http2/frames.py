@@ -26,6 +26,7 @@ END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 WITH_PRIORITY: Final = 0x20
 
+HEADER_TABLE_SIZE: Final = 1
 ENABLE_PUSH: Final = 2
 MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
@@ -46,6 +47,7 @@ ENHANCE_YOUR_CALM: Final = 0xB
 #: What both sides begin with, until they say otherwise.
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_FRAME: Final = 16_384
+DEFAULT_TABLE: Final = 4_096
 LARGEST_WINDOW: Final = 2**31 - 1
 LARGEST_FRAME: Final = 2**24 - 1
 

@@ -223,6 +223,8 @@ def _length(number: int) -> bytes:
     return bytes((*parts, number))
 
 
+#: Begins a block: our table holds nothing from here on (RFC 7541, 6.3).
+NO_TABLE: Final = b"\x20"
 #: Answered at all; the first is `:status 200` of the static table.
 BEGINNING: Final = b"\x88" + literal("content-type", b"application/grpc")
 #: And ended well.

@@ -213,6 +213,8 @@ class Receiver:
                 self._sender.resize_windows(value, list(self._connection.streams.values()))
             elif name == h2.MAX_FRAME_SIZE:
                 self._sender.resize_frames(value)
+            elif name == h2.HEADER_TABLE_SIZE:
+                self._sender.resize_table(value)
             elif name == h2.ENABLE_PUSH and value > 1:
                 raise BrokenConnection(h2.PROTOCOL_ERROR, "pushes are neither on nor off")
         self._sender.write(frame(h2.SETTINGS, h2.ACK, 0))

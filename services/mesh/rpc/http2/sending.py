@@ -8,7 +8,7 @@ from typing import Final
 
 from services.mesh.rpc.http2 import frames as h2
 from services.mesh.rpc.http2.frames import BrokenConnection, BrokenStream, frame
-from services.mesh.rpc.http2.headers import BEGINNING
+from services.mesh.rpc.http2.headers import BEGINNING, NO_TABLE
 from services.mesh.rpc.http2.messages import framed
 from services.mesh.rpc.http2.stream import Stream
 
@@ -38,6 +38,8 @@ class Sender:
         #: That streams begin with.
         self.stream_window = h2.DEFAULT_WINDOW
         self._frame_bytes = h2.DEFAULT_FRAME
+        #: What the next header block has to begin with.
+        self._foreword = b""
         #: Of answers that the peer has no room for.
         self.waiting_bytes = 0
         #: Streams that have something to send, but the connection has no room, in turn.
@@ -148,10 +150,17 @@ class Sender:
             raise BrokenConnection(h2.PROTOCOL_ERROR, f"frames of {size} bytes")
         self._frame_bytes = size
 
+    def resize_table(self, size: int) -> None:
+        """Of headers. We use none, but who makes its own smaller waits to hear that ours is, at the
+        beginning of the next block, and may break off if it does not.
+        """
+        if size < h2.DEFAULT_TABLE:
+            self._foreword = NO_TABLE
+
     # --- streams
 
     def begin(self, stream: Stream) -> None:
-        self.write(frame(h2.HEADERS, h2.END_HEADERS, stream.id, BEGINNING))
+        self.write(frame(h2.HEADERS, h2.END_HEADERS, stream.id, self._foreworded(BEGINNING)))
 
     def send(self, stream: Stream, message: bytes) -> None:
         data = framed(message)
@@ -201,6 +210,7 @@ class Sender:
 
     def _write_block(self, id_: int, block: bytes) -> None:
         """Headers that end a stream, in as many frames as they need."""
+        block = self._foreworded(block)
         size = self._frame_bytes
         pieces = [block[at : at + size] for at in range(0, len(block), size)]
         last = len(pieces) - 1
@@ -208,3 +218,8 @@ class Sender:
             kind = h2.CONTINUATION if number else h2.HEADERS
             flags = (0 if number else h2.END_STREAM) | (h2.END_HEADERS if number == last else 0)
             self.write(frame(kind, flags, id_, piece))
+
+    def _foreworded(self, block: bytes) -> bytes:
+        if self._foreword:
+            block, self._foreword = self._foreword + block, b""
+        return block
