@@ -285,6 +285,15 @@ async def test_frames_are_as_large_as_the_peer_allows() -> None:
         assert max(last) == h2.DEFAULT_FRAME
 
 
+async def test_frames_are_no_larger_than_others_may_have_to_wait_for() -> None:
+    async with served() as s:
+        peer = await s.peer(max_frame_size=h2.LARGEST_FRAME, initial_window_size=2**24)
+        peer.grant(0, 2**24)
+        peer.ask(1, "/t/Size", b"1000000")
+        assert await echoed(peer, 1) == [bytes(1_000_000)]
+        assert max(len(each[3]) for each in peer.seen if each[0] == h2.DATA) == 64 * 1024
+
+
 async def test_an_answer_to_a_caller_that_still_speaks_tells_it_to_stop() -> None:
     async def hasty(requests: Any, context: Any) -> bytes:
         return await anext(aiter(requests))

@@ -275,9 +275,9 @@ async def test_a_large_message_does_not_widen_the_window_for_what_follows() -> N
 # --- what the network lets us send
 
 
-async def choked(s: Served, path: str, said: bytes) -> Peer:
+async def choked(s: Served, path: str, said: bytes, **settings: int) -> Peer:
     """A peer that granted all windows there are, asked for much, and reads nothing."""
-    peer = await s.peer(initial_window_size=h2.LARGEST_WINDOW)
+    peer = await s.peer(initial_window_size=h2.LARGEST_WINDOW, **settings)
     peer.grant(0, h2.LARGEST_WINDOW - h2.DEFAULT_WINDOW)
     peer.ask(1, path, said)
     return peer
@@ -299,11 +299,14 @@ async def test_a_network_that_takes_nothing_holds_up_who_writes() -> None:
         await s.at_rest(connection)
 
 
-async def test_a_large_answer_that_the_network_takes_slowly_is_no_reason_to_hang_up() -> None:
+@pytest.mark.parametrize("frame", [h2.DEFAULT_FRAME, h2.LARGEST_FRAME])
+async def test_a_large_answer_that_the_network_takes_slowly_is_no_reason_to_hang_up(
+    frame: int,
+) -> None:
     async with served() as s:
-        peer = await choked(s, "/t/Size", b"%d" % (8 * MIB))
+        peer = await choked(s, "/t/Size", b"%d" % (16 * MIB), max_frame_size=frame)
         await s.desk.ended.reached(1)
         await asyncio.sleep(0)  # the turn of the loop in which it is written
         now = asyncio.get_running_loop().time()
         Upkeep(s.serving, Patience()).look_at(s.connection, now)
-        assert (await peer.answer(1)).messages == [bytes(8 * MIB)]
+        assert (await peer.answer(1)).messages == [bytes(16 * MIB)]

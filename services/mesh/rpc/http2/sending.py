@@ -14,6 +14,8 @@ from services.mesh.rpc.http2.stream import Stream
 
 #: What may wait for the network before writers have to.
 _BUFFER_BYTES: Final = 256 * 1024
+#: Of one frame, whatever the peer allows: others wait behind it, and the network takes it whole.
+_FRAME_BYTES: Final = 64 * 1024
 #: For the peer to hang up after we did.
 _LINGER_SECONDS: Final = 1.0
 
@@ -148,7 +150,7 @@ class Sender:
     def resize_frames(self, size: int) -> None:
         if not h2.DEFAULT_FRAME <= size <= h2.LARGEST_FRAME:
             raise BrokenConnection(h2.PROTOCOL_ERROR, f"frames of {size} bytes")
-        self._frame_bytes = size
+        self._frame_bytes = min(size, _FRAME_BYTES)
 
     def resize_table(self, size: int) -> None:
         """Of headers. We use none, but who makes its own smaller waits to hear that ours is, at the
