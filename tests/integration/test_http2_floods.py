@@ -186,6 +186,33 @@ async def test_one_frame_of_settings_does_not_change_all_windows_thousands_of_ti
         assert calls[0] <= 1000
 
 
+async def test_settings_that_change_no_window_do_not_look_at_any_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as s:
+        peer = await s.peer(initial_window_size=0)
+        await waiting(s, peer, 50, b"10")
+        calls = count_calls(monkeypatch, sending.Sender, "pump")
+        for _ in range(100):
+            peer.send(h2.SETTINGS)
+            peer.settings(max_frame_size=h2.DEFAULT_FRAME)
+        await peer.settled()
+        assert calls[0] == 0
+
+
+async def test_settings_that_change_windows_cost_as_much_as_there_are_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiving, "_IDLE_TALK", 1000)
+    async with served() as s:
+        peer = await s.peer(initial_window_size=0)
+        await waiting(s, peer, 50, b"10")
+        for number in range(100):
+            peer.settings(initial_window_size=number % 2)
+        peer.send(h2.PING, 0, 0, b"the last")
+        assert (await gone_or_asked(peer))[0] == h2.GOAWAY
+
+
 async def test_a_window_that_grows_is_not_offered_to_streams_without_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -90,9 +90,9 @@ class Receiver:
             self._talk()
             self._connection.refuse(stream, error.code)
 
-    def _talk(self) -> None:
-        """Count a frame that carries nothing."""
-        self.idle_talk += 1
+    def _talk(self, cost: int = 1) -> None:
+        """Count a frame that carries nothing, or what it costs in such frames."""
+        self.idle_talk += cost
         if self.idle_talk > _IDLE_TALK:
             raise BrokenConnection(h2.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
 
@@ -208,9 +208,12 @@ class Receiver:
                 raise BrokenConnection(h2.FRAME_SIZE_ERROR, "an answer that sets something")
             return
         self._has_settings = True
+        resized: list[Stream] = []
         for name, value in h2.parse_settings(payload):
             if name == h2.INITIAL_WINDOW_SIZE:
-                self._sender.resize_windows(value, list(self._connection.streams.values()))
+                resized = list(self._connection.streams.values())
+                self._talk(len(resized))
+                self._sender.resize_windows(value, resized)
             elif name == h2.MAX_FRAME_SIZE:
                 self._sender.resize_frames(value)
             elif name == h2.HEADER_TABLE_SIZE:
@@ -218,7 +221,7 @@ class Receiver:
             elif name == h2.ENABLE_PUSH and value > 1:
                 raise BrokenConnection(h2.PROTOCOL_ERROR, "pushes are neither on nor off")
         self._sender.write(frame(h2.SETTINGS, h2.ACK, 0))
-        for stream in list(self._connection.streams.values()):
+        for stream in resized:
             self._sender.pump(stream)
 
     def _on_push(self, flags: int, id_: int, payload: bytes) -> None:
