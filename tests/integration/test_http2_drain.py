@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import grpc
@@ -163,6 +164,38 @@ async def test_the_last_answer_arrives_however_late_its_reader_is(
         s.serving.loop.call_later(0.1, late.set)
         await late.wait()
         assert (await peer.answer(1)).messages == [bytes(16 * 2**20)]
+
+
+async def slow_peer(s: Served) -> Peer:
+    """A peer behind a network that carries little at once."""
+    loop = asyncio.get_running_loop()
+    thin = socket.socket()
+    thin.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    thin.setblocking(False)
+    await loop.sock_connect(thin, ("127.0.0.1", s.port))
+    peer = Peer(*await asyncio.open_connection(sock=thin, limit=4096))
+    peer.raw(h2.PREFACE + h2.settings({h2.INITIAL_WINDOW_SIZE: h2.LARGEST_WINDOW}))
+    peer.grant(0, h2.LARGEST_WINDOW - h2.DEFAULT_WINDOW)
+    return peer
+
+
+async def test_the_last_answer_arrives_however_slow_the_network_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "_LINGER_SECONDS", 0.2)
+    async with served() as s:
+        peer = await slow_peer(s)
+        peer.ask(1, "/t/Size", b"300000")
+        await eventually(lambda: s.desk.ended.count == 1, PATIENCE_SECONDS)
+        await eventually(lambda: not s.connection.streams, PATIENCE_SECONDS)
+        s.connection.drain()
+        s.connection.hear_answer(http2_connection._LAST_WORD)
+        assert s.connection.sender.unsent_bytes == 0  # the kernel has it all
+        while (await peer.next()) is not None and not peer.of(1).has_ended:
+            await asyncio.sleep(0.02)
+            peer.grant(1, 1000)  # it still speaks, as it makes room for more
+        assert peer.of(1).messages == [bytes(300_000)]
+        await peer.close()
 
 
 # --- what only time shows

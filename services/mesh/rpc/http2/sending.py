@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
+import termios
 from collections.abc import Callable
 from typing import Final
 
@@ -97,7 +100,7 @@ class Sender:
         if transport is None or self.is_closing:
             return
         self.is_closing = True
-        self._linger(transport, self.unsent_bytes + 1)
+        self._linger(transport, _underway(transport) + 1)
         try:
             if transport.can_write_eof():
                 transport.write_eof()
@@ -108,7 +111,9 @@ class Sender:
 
     def _linger(self, transport: asyncio.Transport, unsent: int) -> None:
         """Wait for the peer as long as it takes in something."""
-        left = transport.get_write_buffer_size()
+        if self._transport is None:
+            return
+        left = _underway(transport)
         if left and left >= unsent:
             transport.abort()
         elif left or unsent:
@@ -225,3 +230,16 @@ class Sender:
         if self._foreword:
             block, self._foreword = self._foreword + block, b""
         return block
+
+
+def _underway(transport: asyncio.Transport) -> int:
+    """Bytes that the peer has not taken in, those that the kernel holds for it included: what is
+    left of them is lost if it still speaks after we are gone.
+    """
+    waiting = transport.get_write_buffer_size()
+    endpoint = transport.get_extra_info("socket")
+    try:
+        held = fcntl.ioctl(-1 if endpoint is None else endpoint, termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # closed, or not to be asked here
+        return waiting
+    return waiting + int(struct.unpack("i", held)[0])
