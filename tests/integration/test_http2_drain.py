@@ -127,6 +127,22 @@ async def test_calls_that_outlast_the_grace_are_told_so(path: str, grace: float 
         await s.left_alone()
 
 
+async def test_a_stop_without_grace_says_which_calls_have_begun() -> None:
+    # All others can be sent again, to somebody else, by clients that know nothing of them.
+    async with served() as s:
+        peer = await s.peer()
+        peer.ask(1, "/t/Hold", b"under way")
+        await s.desk.begun.reached(1)
+        stopping = asyncio.create_task(s.listener.stop(None))
+        peer.ask(3, "/t/Echo", b"on its way")
+        assert await peer.goaway() == (1, h2.NO_ERROR)
+        assert (await peer.answer(1)).status == UNAVAILABLE
+        await peer.over()
+        assert 3 not in peer.answers
+        await peer.close()
+        await stopping
+
+
 async def test_a_call_that_has_said_nothing_is_told_of_the_stop_too() -> None:
     async with served() as s:
         peer = await s.peer()

@@ -306,6 +306,8 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End what is under way, and the connection."""
+        if self.receiver.has_greeted:
+            self._close_to_new()  # whose calls have not come yet knows that none of them began
         for stream in list(self.streams.values()):
             stream.has_spoken = True  # it will have no time to
             if stream.call is not None:
