@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -285,6 +286,28 @@ async def test_a_reset_cancels_the_handler_and_leaves_nothing() -> None:
         peer.say(5, b"late", end=True)
         peer.ask(9, "/t/Echo", b"goes on")
         assert (await peer.answer(9)).messages == [b"goes on"]
+
+
+async def test_a_reset_is_not_lost_on_a_handler_whose_timeout_is_just_over() -> None:
+    limits: asyncio.Queue[asyncio.Timeout] = asyncio.Queue()
+
+    async def poll(request: bytes, context: Any) -> bytes:
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    limits.put_nowait(limit)
+                    await s.desk.release.wait()
+        return b"nothing came"
+
+    async with served() as s:
+        s.desk.serve("/t/Poll", poll)
+        peer = await s.peer()
+        peer.ask(1, "/t/Poll", b"")
+        (await limits.get()).reschedule(s.serving.loop.time())
+        # In the same turn of the loop, before the handler hears of its timeout.
+        s.serving.loop.call_soon(s.connection.data_received, h2.reset(1, h2.CANCEL))
+        await s.desk.cancelled.reached(1)
+        await s.at_rest(s.connection)
 
 
 @pytest.mark.parametrize("how", ["vanish", "shut", "close"])

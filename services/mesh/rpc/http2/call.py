@@ -36,6 +36,7 @@ class Call:
         "_handler",
         "_has_begun",
         "_has_ended",
+        "_is_stopped",
         "_reader",
         "_stream",
         "_task",
@@ -47,7 +48,7 @@ class Call:
     def __init__(self, connection: Connection, stream: Stream, asked: Asked, handler: Any) -> None:
         self._connection, self._stream = connection, stream
         self._asked, self._handler = asked, handler
-        self._has_begun = self._has_ended = False
+        self._has_begun = self._has_ended = self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
         #: Of a read and of a write that have to wait; they may be of different tasks.
         self._reader: asyncio.Future[None] | None = None
@@ -152,8 +153,10 @@ class Call:
         self._stop()
 
     def _stop(self) -> None:
-        # Once: what a handler does when it is cancelled shall not be broken into.
-        if self._task is not None and not self._task.cancelling():
+        # Once: what a handler does when it is cancelled shall not be broken into. Whether the task
+        # is being cancelled already says nothing: a timeout within takes its own back.
+        if self._task is not None and not self._is_stopped:
+            self._is_stopped = True
             self._task.cancel()
         self.wake_reader()
         self.wake_writer()
