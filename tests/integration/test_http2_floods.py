@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import zlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -241,6 +243,42 @@ async def test_a_byte_of_a_large_answer_costs_no_more_than_one_of_a_small_one() 
 
     small = await cost(b"10000")
     assert await cost(b"%d" % (8 * MIB)) < 10 * small
+
+
+SMALL_BOMB = zlib.compress(bytes(200_000))
+
+
+@pytest.mark.parametrize(
+    ("message", "count", "most"),
+    [(framed(b""), 3000, 300), (b"\1" + framed(SMALL_BOMB)[1:], 50, 2)],
+)
+async def test_many_requests_at_once_leave_others_their_turns(
+    message: bytes, count: int, most: int
+) -> None:
+    turn = 0
+    reads: Counter[int] = Counter()
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if not s.desk.ended.count:
+            s.serving.loop.call_soon(tick)
+
+    async def read(requests: Any, context: Any) -> bytes:
+        async for _ in requests:
+            reads[turn] += 1
+        return b""
+
+    async with served() as s:
+        s.desk.serve("/t/Read", read, requests=True)
+        peer = await s.peer()
+        peer.open(1, "/t/Read", ("grpc-encoding", "deflate"))
+        await s.desk.begun.reached(1)
+        tick()
+        peer.data(1, message * count, end=True)
+        await peer.answer(1)
+        assert reads.total() == count
+        assert max(reads.values()) <= most
 
 
 async def test_headers_that_say_nothing_at_length_are_not_read_to_their_end() -> None:

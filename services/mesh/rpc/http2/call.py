@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("services.mesh.rpc")
 
-#: Written without a pause, by one call: others have their turn then.
+#: Read and written without a pause, by one call: others have their turn then.
 _TURN_BYTES: Final = 64 * 1024
+#: What a message costs besides its bytes, in such.
+_MESSAGE_BYTES: Final = 256
 
 
 class Call:
@@ -72,6 +74,8 @@ class Call:
     async def read(self) -> Any:
         """The next request, or `grpc.aio.EOF`."""
         stream = self._stream
+        if self._turn > _TURN_BYTES:
+            await self._rest()
         while not stream.messages:
             if self._has_ended:
                 await self._refuse()
@@ -79,6 +83,7 @@ class Call:
                 return grpc.aio.EOF
             self._reader = self._connection.loop.create_future()
             await self._reader
+            self._turn = 0
         try:
             return self._decoded(self._connection.read(stream))
         except BadMessage as error:
@@ -94,14 +99,17 @@ class Call:
             self._give_up(error)
         self._connection.send(self._stream, message, has_begun=self._has_begun)
         self._has_begun = True
-        self._turn += len(message)
+        self._turn += _MESSAGE_BYTES + len(message)
         while self._stream.waiting_bytes:
             self._turn = 0
             self._writer = self._connection.loop.create_future()
             await self._writer
         if self._turn > _TURN_BYTES:
-            self._turn = 0
-            await asyncio.sleep(0)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        self._turn = 0
+        await asyncio.sleep(0)
 
     def _give_up(self, error: BadMessage) -> NoReturn:
         self.end(error.code, error.text)
@@ -219,6 +227,7 @@ class Call:
 
     def _decoded(self, message: bytes) -> Any:
         plain = opened(message, self._asked.encoding, self._connection.largest_message)
+        self._turn += _MESSAGE_BYTES + len(plain)
         try:
             return self._handler.request_deserializer(plain)
         except Exception as error:
