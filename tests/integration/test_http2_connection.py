@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from services.mesh.rpc.http2 import connection as http2_connection
 from services.mesh.rpc.http2 import frames as h2
 from services.mesh.rpc.http2.messages import framed
 from tests.integration.http2_desk import served
@@ -250,6 +251,23 @@ async def test_the_status_of_one_call_does_not_wait_for_another() -> None:
         assert not peer.of(1).blocks
         s.desk.release.set()
         assert await echoed(peer, 1) == [b"first"]
+
+
+async def test_a_refusal_waits_for_the_first_request_whatever_else_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_connection, "_FIRST_WORDS_SECONDS", 60.0)
+    async with served() as s:
+        peer = await s.peer()
+        peer.open(1, "/t/None")
+        peer.grant(1, 1000)
+        peer.grant(0, 1000)
+        peer.settings(initial_window_size=2**20)
+        await peer.settled()
+        assert not peer.of(1).blocks
+        peer.say(1, b"request")
+        assert (await peer.answer(1)).status == UNIMPLEMENTED
+        await s.at_rest(s.connection)
 
 
 async def test_trailers_larger_than_a_frame_are_sent_in_pieces() -> None:

@@ -222,7 +222,7 @@ class Receiver:
                 raise BrokenConnection(h2.PROTOCOL_ERROR, "pushes are neither on nor off")
         self._sender.write(frame(h2.SETTINGS, h2.ACK, 0))
         for stream in resized:
-            self._sender.pump(stream)
+            self._make_use(stream)
 
     def _on_push(self, flags: int, id_: int, payload: bytes) -> None:
         raise BrokenConnection(h2.PROTOCOL_ERROR, "a client does not push")
@@ -251,8 +251,13 @@ class Receiver:
                 raise BrokenStream(h2.PROTOCOL_ERROR, "a window that does not grow")
             if stream is not None:
                 stream.widen(size)
-                self._sender.pump(stream)
+                self._make_use(stream)
         elif size:
             self._sender.widen(size)
         else:
             raise BrokenConnection(h2.PROTOCOL_ERROR, "a window that does not grow")
+
+    def _make_use(self, stream: Stream) -> None:
+        """Of more room. What waits for something else than room goes on waiting."""
+        if stream.waiting_bytes:
+            self._sender.pump(stream)
