@@ -11,7 +11,7 @@ import pytest
 from services.mesh.rpc.http2 import connection as http2_connection
 from services.mesh.rpc.http2 import frames as h2
 from services.mesh.rpc.http2.messages import framed
-from services.mesh.rpc.http2.stream import WINDOW
+from services.mesh.rpc.http2.stream import MESSAGE_BYTES, WINDOW
 from services.mesh.rpc.http2.upkeep import Patience, Upkeep
 from services.mesh.runtime import Tally
 from tests.integration.http2_desk import Served, served, starved
@@ -210,7 +210,7 @@ async def test_requests_that_nobody_reads_hold_up_only_their_own_stream() -> Non
             assert (await peer.answer(stream)).status == OK
             peer.grant(0, 60_005)
         assert 1 not in peer.granted
-        assert s.connection.held == requests * 1024
+        assert s.connection.held == requests * (1024 + MESSAGE_BYTES)
         s.desk.release.set()
         peer.data(1, b"", end=True)
         assert (await peer.answer(1)).status == OK

@@ -258,6 +258,22 @@ async def test_all_that_a_peer_makes_us_hold_is_bounded(monkeypatch: pytest.Monk
         await s.at_rest(s.connection)
 
 
+@pytest.mark.parametrize("message", [framed(b"ab"), b"\1" + bytes(4)])
+async def test_what_small_messages_take_besides_their_bytes_is_held_against_their_peer(
+    message: bytes,
+) -> None:
+    with ExitStack() as stack:
+        async with served() as s:
+            peer = await s.peer()
+            peer.open(1, "/t/Deaf")
+            await s.desk.begun.reached(1)
+            tracemalloc.start()
+            stack.callback(tracemalloc.stop)
+            peer.data(1, message * (16_000 // len(message)))
+            await peer.settled()
+            assert s.connection.held > tracemalloc.get_traced_memory()[0]
+
+
 async def test_a_call_ends_even_if_its_last_words_cannot_be_said() -> None:
     async def mumbles(request: bytes, context: Any) -> bytes:
         await context.abort(grpc.StatusCode.ABORTED, "words", (("näme", "value"),))

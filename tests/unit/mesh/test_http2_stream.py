@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.mesh.rpc.http2.frames import FLOW_CONTROL_ERROR, LARGEST_WINDOW, BrokenStream
 from services.mesh.rpc.http2.messages import PREFIX_BYTES, BadMessage, framed
-from services.mesh.rpc.http2.stream import WINDOW, Stream
+from services.mesh.rpc.http2.stream import MESSAGE_BYTES, WINDOW, Stream
 
 #: More than the window, so that some messages need it more than once.
 LARGEST = WINDOW + WINDOW // 2
@@ -100,7 +100,8 @@ class OneStream(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_what_is_unread(self) -> None:
-        assert self.peer.stream.held == self.peer.unread
+        besides = MESSAGE_BYTES * len(self.peer.stream.messages)
+        assert self.peer.stream.held == self.peer.unread + besides
 
     @invariant()
     def what_may_be_unread_is_bounded(self) -> None:
@@ -191,7 +192,7 @@ def test_more_than_the_window_has_room_for_breaks_the_stream() -> None:
 def test_padding_takes_room_and_is_not_held() -> None:
     stream = Stream(1, 0, LARGEST)
     assert stream.receive(framed(b"message"), 200) == 0
-    assert stream.held == PREFIX_BYTES + len(b"message")
+    assert stream.held == PREFIX_BYTES + len(b"message") + MESSAGE_BYTES
     with pytest.raises(BrokenStream):
         stream.receive(b"", WINDOW - 199)
 

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = self.began
         #: Of the age that connections may have: those that began at once shall not end at once.
         self.share_of_age = random.uniform(0.9, 1.1)
-        #: Bytes of all requests that are not whole or not read yet.
+        #: Memory of all requests that are not whole or not read yet.
         self.held = 0
         #: When the ping that has no answer yet was sent.
         self.pinged: float | None = None

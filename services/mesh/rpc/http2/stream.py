@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 WINDOW: Final = 256 * 1024
 #: Read bytes are given back to the sender in pieces no smaller than this.
 _CREDIT: Final = WINDOW // 4
+#: Of memory, that a message takes besides its bytes while it waits: many small ones take much.
+MESSAGE_BYTES: Final = 96
 
 
 class Stream:
@@ -47,7 +49,7 @@ class Stream:
         self.has_spoken = False
         # --- in
         self.messages: deque[bytes] = deque()
-        #: Bytes that came and were not read yet, whole messages and what has begun of one.
+        #: Memory of what came and was not read yet, whole messages and what has begun of one.
         self.held = 0
         self._assembler = Assembler(largest_message)
         self._window_in = WINDOW
@@ -71,7 +73,9 @@ class Stream:
             raise BrokenStream(FLOW_CONTROL_ERROR, "more than the window had room for")
         self._unread += size
         self.held += len(data)
-        self.messages.extend(self._assembler.feed(data))
+        messages = self._assembler.feed(data)
+        self.messages.extend(messages)
+        self.held += MESSAGE_BYTES * len(messages)
         # What has begun is let come to its end: it is bounded, and somebody waits for it.
         return 0 if self.messages else self._credited(self._unread)
 
@@ -79,7 +83,7 @@ class Stream:
         """The next message, which must be there, and what to credit."""
         message = self.messages.popleft()
         size = len(message) + PREFIX_BYTES
-        self.held -= size
+        self.held -= size + MESSAGE_BYTES
         # Some of it may have been credited while it came.
         return message, self._credited(min(size, self._unread) if self.messages else self._unread)
 
