@@ -145,6 +145,11 @@ def test_who_is_drained_has_its_grace_and_is_cut_then(now: float, done: list[str
     assert looked_at(old_and_silent, now, Patience(age=50, grace=60, silence=60)) == done
 
 
+@pytest.mark.parametrize(("now", "done"), [(219, ["cut"]), (221, ["abort"])])
+def test_who_was_cut_and_does_not_go_is_cut_off(now: float, done: list[str]) -> None:
+    assert looked_at(StandIn(heard=now, drained=100), now) == done
+
+
 # --- with connections as they are, on a clock that is only counted
 
 

@@ -75,6 +75,8 @@ class Upkeep:
             return now - connection.began > patience.greeting
         if connection.sender.unsent_bytes > _MOST_UNSENT:
             return True
+        if connection.drained is not None and now - connection.drained > 2 * patience.grace:
+            return True  # it was cut long ago, and takes our last words by the byte
         return connection.pinged is not None and now - connection.pinged > patience.answer
 
     def _is_over(self, connection: Connection, now: float) -> bool:
