@@ -104,8 +104,6 @@ class Sender:
         try:
             if transport.can_write_eof():
                 transport.write_eof()
-            else:
-                transport.close()  # TLS has a goodbye of its own
         except (OSError, RuntimeError):  # the peer has hung up before us
             transport.abort()
 
@@ -117,6 +115,10 @@ class Sender:
         if left and left >= unsent:
             transport.abort()
         elif left or unsent:
+            if not left and not transport.can_write_eof():
+                # TLS has a goodbye of its own. What the peer says after that breaks the connection,
+                # so it comes when there is nothing left to break.
+                transport.close()
             self._loop.call_later(_LINGER_SECONDS, self._linger, transport, left)
         else:
             transport.abort()
