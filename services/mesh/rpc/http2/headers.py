@@ -36,6 +36,8 @@ _AROUND_BYTES: Final = 32
 #: Blocks that are remembered per connection, and up to which size.
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_BYTES: Final = 512
+#: And what it means: short blocks may stand for long headers.
+_KNOWN_SIZE: Final = 2048
 
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT: Final = re.compile(r"(\d{1,8})([HMSmun])")
@@ -112,7 +114,8 @@ class HeaderReader:
             return known
         before = self._table.changes
         asked = to_asked(self._decoded(block))
-        if self._table.changes == before and len(block) <= _KNOWN_BYTES:
+        is_small = len(block) <= _KNOWN_BYTES and asked.size <= _KNOWN_SIZE
+        if is_small and self._table.changes == before:
             if len(self._known) >= _KNOWN_BLOCKS:
                 self._known.clear()
             self._known[block] = asked
