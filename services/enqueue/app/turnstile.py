@@ -6,6 +6,9 @@ twice as fast, and less is done. So no more jobs are under way at once than one 
 which keeps one process of Enqueue busy; the rest waits here, by namespace in turn, so that one
 which sends much waits for itself. How long the line may get is the gate's business.
 
+Of a namespace that nothing else waits of, a few jobs need not wait for somebody's large batch,
+which may take a while: beside those that have their turn there is some room for them.
+
 What takes long, as it does where a shard is away, holds up nobody: after a moment its room is given
 to the next.
 """
@@ -23,6 +26,8 @@ from services.mesh.telemetry.metrics import Metrics
 MOST = 500
 #: In seconds; many times what storing a batch takes.
 LATE_SECONDS = 0.5
+#: So many are few; and so many of these may be under way beside the others.
+FEW, BESIDE = 64, 128
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +38,7 @@ class _Visit:
     lane: str
     jobs: int
     over: bool = False
+    beside: bool = False
 
     async def __aenter__(self) -> None:
         await self.turnstile.enter(self)
@@ -51,11 +57,16 @@ class Turnstile:
     """One per process."""
 
     def __init__(
-        self, most: int = MOST, late: float = LATE_SECONDS, metrics: Metrics | None = None
+        self,
+        most: int = MOST,
+        late: float = LATE_SECONDS,
+        metrics: Metrics | None = None,
+        *,
+        most_beside: int = BESIDE,
     ) -> None:
-        self._most = most
+        self._most, self._most_beside = most, most_beside
         self._late: Overdue[_Visit] = Overdue(late, self._give_room)
-        self._inside = 0
+        self._inside = self._beside = 0
         #: Who waits, by lane; the first lane is next. No lane is empty.
         self._lanes: dict[str, deque[_Waiter]] = {}
         if metrics is not None:
@@ -72,10 +83,13 @@ class Turnstile:
         return _Visit(self, lane, jobs)
 
     async def enter(self, visit: _Visit) -> None:
-        if self._lanes or not self._fits(visit.jobs):
-            await self._turn(visit)
-        else:
+        if not self._lanes and self._fits(visit.jobs):
             self._inside += visit.jobs
+        elif self._fits_beside(visit):
+            visit.beside = True
+            self._beside += visit.jobs
+        else:
+            await self._turn(visit)
         self._late.begin(visit)
 
     def leave(self, visit: _Visit) -> None:
@@ -84,6 +98,10 @@ class Turnstile:
 
     def _fits(self, jobs: int) -> bool:
         return not self._inside or self._inside + jobs <= self._most
+
+    def _fits_beside(self, visit: _Visit) -> bool:
+        is_few = visit.jobs <= FEW and visit.lane not in self._lanes
+        return is_few and self._beside + visit.jobs <= self._most_beside
 
     async def _turn(self, visit: _Visit) -> None:
         waiter = _Waiter(visit.jobs, asyncio.get_running_loop().create_future())
@@ -111,7 +129,10 @@ class Turnstile:
     def _give_room(self, visit: _Visit) -> None:
         if not visit.over:
             visit.over = True
-            self._inside -= visit.jobs
+            if visit.beside:
+                self._beside -= visit.jobs
+            else:
+                self._inside -= visit.jobs
             self._admit()
 
     def _admit(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.enqueue.app.turnstile import Turnstile
+from services.enqueue.app.turnstile import FEW, Turnstile
 
 
 async def settle() -> None:
@@ -43,7 +43,7 @@ class Yard:
 
 
 async def test_what_fits_passes_at_once_and_the_rest_in_order():
-    turnstile = Turnstile(most=10)
+    turnstile = Turnstile(most_beside=0, most=10)
     yard = Yard(turnstile)
     for name, jobs in {"a": 6, "b": 4, "c": 5, "d": 1}.items():
         yard.send(name, "blue", jobs)
@@ -58,7 +58,7 @@ async def test_what_fits_passes_at_once_and_the_rest_in_order():
 
 
 async def test_a_call_that_is_larger_than_allowed_passes_alone():
-    yard = Yard(Turnstile(most=10))
+    yard = Yard(Turnstile(most_beside=0, most=10))
     yard.send("huge", "blue", 50)
     yard.send("next", "blue", 1)
     await settle()
@@ -68,7 +68,7 @@ async def test_a_call_that_is_larger_than_allowed_passes_alone():
 
 
 async def test_lanes_take_turns_however_long_one_of_them_is():
-    yard = Yard(Turnstile(most=1))
+    yard = Yard(Turnstile(most_beside=0, most=1))
     yard.send("first", "loud", 1)
     for number in range(5):
         yard.send(f"loud {number}", "loud", 1)
@@ -81,7 +81,7 @@ async def test_lanes_take_turns_however_long_one_of_them_is():
 
 
 async def test_who_goes_away_while_waiting_takes_no_room():
-    yard = Yard(Turnstile(most=1))
+    yard = Yard(Turnstile(most_beside=0, most=1))
     for name in "abc":
         yard.send(name, "blue", 1)
     await settle()
@@ -91,7 +91,7 @@ async def test_who_goes_away_while_waiting_takes_no_room():
 
 
 async def test_who_goes_away_lets_those_behind_it_pass_who_fit():
-    turnstile = Turnstile(most=10, late=3600)
+    turnstile = Turnstile(most_beside=0, most=10, late=3600)
     yard = Yard(turnstile)
     for name, lane, jobs in (("a", "blue", 6), ("large", "blue", 9), ("b", "blue", 1)):
         yard.send(name, lane, jobs)
@@ -109,7 +109,7 @@ async def test_who_goes_away_lets_those_behind_it_pass_who_fit():
 
 
 async def test_a_lane_whose_last_one_went_away_keeps_no_newcomer_out():
-    turnstile = Turnstile(most=10, late=3600)
+    turnstile = Turnstile(most_beside=0, most=10, late=3600)
     yard = Yard(turnstile)
     yard.send("a", "blue", 6)
     yard.send("large", "red", 9)
@@ -121,7 +121,7 @@ async def test_a_lane_whose_last_one_went_away_keeps_no_newcomer_out():
 
 
 async def test_who_goes_away_at_its_very_turn_gives_its_room_on():
-    turnstile = Turnstile(most=1)
+    turnstile = Turnstile(most_beside=0, most=1)
     yard = Yard(turnstile)
     async with turnstile.passing("blue", 1):
         yard.send("b", "blue", 1)
@@ -133,13 +133,13 @@ async def test_who_goes_away_at_its_very_turn_gives_its_room_on():
 
 
 async def test_what_takes_long_keeps_nobody_out():
-    turnstile = Turnstile(most=1, late=0.001)
+    turnstile = Turnstile(most_beside=0, most=1, late=0.001)
     async with turnstile.passing("blue", 1), asyncio.timeout(10), turnstile.passing("blue", 1):
         pass
 
 
 async def test_the_room_of_what_took_long_is_given_on_once(monkeypatch):
-    turnstile = Turnstile(most=1, late=0.001)
+    turnstile = Turnstile(most_beside=0, most=1, late=0.001)
     async with turnstile.passing("blue", 1), asyncio.timeout(10), turnstile.passing("blue", 1):
         pass
     monkeypatch.setattr(turnstile._late, "_seconds", 3600)
@@ -150,3 +150,30 @@ async def test_the_room_of_what_took_long_is_given_on_once(monkeypatch):
     assert yard.inside == ["a"]
     await yard.finish("a")
     assert yard.inside == ["a", "b"]
+
+
+async def test_a_few_jobs_of_another_lane_need_not_wait_for_a_large_batch():
+    yard = Yard(Turnstile(most=FEW + 1, most_beside=FEW))
+    yard.send("large", "blue", FEW + 1)
+    yard.send("next", "blue", FEW + 1)
+    await settle()
+    yard.send("few", "red", FEW - 1)
+    yard.send("more", "green", 2)
+    yard.send("one", "green", 1)
+    await settle()
+    assert yard.inside == ["large", "few"], (
+        "there is room for no more, nor past who waits in a lane"
+    )
+    await yard.finish("few")
+    assert yard.inside == ["large", "few"], "their room is not that of those who wait in turn"
+    await yard.finish("large")
+    assert yard.inside == ["large", "few", "next"]
+
+
+async def test_few_jobs_do_not_pass_those_of_their_own_lane():
+    yard = Yard(Turnstile(most=FEW + 1, most_beside=FEW))
+    yard.send("large", "blue", FEW + 1)
+    yard.send("next", "blue", FEW + 1)
+    yard.send("one", "blue", 1)
+    await settle()
+    assert yard.inside == ["large"]
