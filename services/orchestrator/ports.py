@@ -66,10 +66,12 @@ class Hands(Protocol):
         """
         ...
 
-    async def answer_empty(self, grab: Grab) -> None:
-        """Let the worker grab anew. May be lost."""
+    async def answer_empty(self, grab: Grab, *, stay: bool = False) -> None:
+        """Let the worker grab anew; with `stay` here. May be lost."""
         ...
 
-    async def pass_on(self, grab: Grab, to: str = "") -> None:
-        """Give a grab to a scheduler: to the one that wants it, or to any. May be lost."""
+    async def pass_on(self, grab: Grab, to: str = "", *, back: bool = False) -> None:
+        """Give a grab to a scheduler: to the one that wants it, or to any; with `back` it is asked
+        to lend it again, if nothing waits. May be lost.
+        """
         ...

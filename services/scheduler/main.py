@@ -70,7 +70,7 @@ async def build(config: SchedulerConfig, process: Process) -> None:
     process.add(Compactor(etcd, enabled=scheduler.membership.keeps_mesh))
     parking = scheduler.parking
     ended, served = scheduler.parents_ended, scheduler.claimer.served
-    told = (parking.grabbed, scheduler.heard, ended, parking.close, parking.withdrawn, served)
+    told = (scheduler.grabbed, scheduler.heard, ended, parking.close, parking.withdrawn, served)
     process.add(Intake(bus, subjects, identity.scheduler_id, *told))
     server = Server.from_config(process, config)
     server.add(add_SchedulerServiceServicer_to_server, SchedulerServicer(scheduler.console))

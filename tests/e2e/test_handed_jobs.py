@@ -13,7 +13,10 @@ from jobmesh.client.operators import pause_type, resume_type
 from localmesh.harness import RunningMesh
 
 from services.mesh.testing.waiting import eventually
+from services.scheduler.domain.lending import LoanRules
 from tests.e2e.hands import PATIENCE, WorkerRoom, aside, metric, types_known
+
+LOAN_SECONDS = LoanRules().lasts
 
 
 @pytest.fixture
@@ -53,6 +56,27 @@ async def test_jobs_that_nothing_waits_before_pass_the_schedulers_by(
     assert passed >= 10
     job = await handles[-1].get()
     assert (job.state, job.version, job.attempt) == (JobState.SUCCEEDED, 4, 1)
+
+
+async def test_a_stream_of_batches_is_handed_out_for_longer_than_a_loan_lasts(
+    storm: RunningMesh, client: AsyncClient
+) -> None:
+    """The backlog that would grow at its end would never get shorter: both sides are busy."""
+    await flow(storm, client)
+    before, stored = await aside(handed, storm), 0
+
+    async def submit() -> None:
+        nonlocal stored
+        while asyncio.get_running_loop().time() < until:
+            acks = await client.enqueue_many(NewJob("echo", n) for n in range(60))
+            stored += len(acks)
+            await client.job(acks[-1].id).wait(PATIENCE)
+
+    until = asyncio.get_running_loop().time() + LOAN_SECONDS + 2
+    await asyncio.gather(submit(), submit())
+    share = (await aside(handed, storm) - before) / stored
+    print(f"{share:.0%} of {stored} jobs were handed out as they were stored")
+    assert share >= 0.8
 
 
 async def test_a_job_for_later_finds_the_room_that_was_lent(

@@ -178,7 +178,7 @@ class SchedulerProcess(Process):
             await component.start()
         parking = scheduler.parking
         ended, served = scheduler.parents_ended, scheduler.claimer.served
-        told = (parking.grabbed, scheduler.heard, ended, parking.close, parking.withdrawn, served)
+        told = (scheduler.grabbed, scheduler.heard, ended, parking.close, parking.withdrawn, served)
         intake = Intake(self.bus, SUBJECTS, name, *told)
         await intake.start()
 

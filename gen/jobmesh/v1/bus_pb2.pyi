@@ -134,6 +134,7 @@ class Grab(_message.Message):
     WAITS_FIELD_NUMBER: _builtins.int
     LOAN_MS_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    LEND_AT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Who asks; must hold its registration in etcd."""
     type: _builtins.str
@@ -148,6 +149,10 @@ class Grab(_message.Message):
     """Set by a scheduler that lends it: for so many milliseconds the Orchestrator may keep grabs of this type."""
     columns: _builtins.bool
     """The worker reads `DispatchBatch.alike`. Others are sent messages only."""
+    lend_at: _builtins.str
+    """Set by an Orchestrator that passes it on while its right to keep such grabs lasts: where it would have it on loan again,
+    a subject. A scheduler that knows of nothing that waits lends it, which renews the right.
+    """
     def __init__(
         self,
         *,
@@ -158,10 +163,11 @@ class Grab(_message.Message):
         waits: _builtins.bool = ...,
         loan_ms: _builtins.int = ...,
         columns: _builtins.bool = ...,
+        lend_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "credit", b"credit", "grab_no", b"grab_no", "loan_ms", b"loan_ms", "type", b"type", "waits", b"waits", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "credit", b"credit", "grab_no", b"grab_no", "lend_at", b"lend_at", "loan_ms", b"loan_ms", "type", b"type", "waits", b"waits", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

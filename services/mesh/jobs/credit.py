@@ -35,6 +35,8 @@ class Grab:
     """Jobs may be sent ahead of their time: the worker starts none before it."""
     columns: bool = False
     """The worker reads jobs that differ in little in columns."""
+    lend_at: str = ""
+    """The Orchestrator that had it on loan would have it again, there."""
 
 
 #: Of workers that are gone so many are remembered: for longer than a grab can be elsewhere.

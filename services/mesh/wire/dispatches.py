@@ -56,6 +56,7 @@ def loan_from_bytes(payload: bytes, inbox: str) -> tuple[Grab, float]:
         inbox,
         message.waits,
         message.columns,
+        message.lend_at,
     )
     return grab, message.loan_ms / 1000
 
@@ -69,6 +70,7 @@ def grab_to_bytes(grab: Grab, loan_seconds: float = 0.0) -> bytes:
         grab_no=grab.number,
         waits=grab.waits,
         columns=grab.columns,
+        lend_at=grab.lend_at,
         loan_ms=round(loan_seconds * 1000),
     ).SerializeToString()
 
@@ -78,10 +80,14 @@ def withdrawal_from_bytes(payload: bytes) -> Grab:
     return replace(grab_from_bytes(payload, inbox="none"), credit=0)
 
 
-def empty_batch(grab: Grab, sender_id: str, *, draining: bool) -> bytes:
-    """Nothing became due: the worker grabs anew."""
+def empty_batch(grab: Grab, sender_id: str, *, draining: bool, grab_at: str = "") -> bytes:
+    """Nothing became due: the worker grabs anew, there if a place is named."""
     return bus_pb2.DispatchBatch(
-        type=grab.type, grab_no=grab.number, scheduler_id=sender_id, draining=draining
+        type=grab.type,
+        grab_no=grab.number,
+        scheduler_id=sender_id,
+        draining=draining,
+        grab_at=grab_at,
     ).SerializeToString()
 
 

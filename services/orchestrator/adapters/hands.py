@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from services.mesh.bus import Bus, Message, Subjects, Subscription
 from services.mesh.errors import DependencyUnavailable, PayloadTooLarge
@@ -51,14 +52,16 @@ class BusHands:
         # The driver writes in a task of its own: it has its turn before the answer is made.
         await asyncio.sleep(0)
 
-    async def answer_empty(self, grab: Grab) -> None:
+    async def answer_empty(self, grab: Grab, *, stay: bool = False) -> None:
+        batch = empty_batch(grab, self._id, draining=False, grab_at=self.here if stay else "")
         with suppress(DependencyUnavailable):  # the worker's own patience repairs this
-            await self._bus.publish(grab.inbox, empty_batch(grab, self._id, draining=False))
+            await self._bus.publish(grab.inbox, batch)
 
-    async def pass_on(self, grab: Grab, to: str = "") -> None:
+    async def pass_on(self, grab: Grab, to: str = "", *, back: bool = False) -> None:
         with suppress(DependencyUnavailable):
             subject = to or self._subjects.grab(grab.type)
-            await self._bus.publish(subject, grab_to_bytes(grab), reply=grab.inbox)
+            payload = grab_to_bytes(replace(grab, lend_at=self.here if back else ""))
+            await self._bus.publish(subject, payload, reply=grab.inbox)
 
 
 class LoanDesk:

@@ -8,7 +8,9 @@ type's jobs lately. That one stores the next ones as DISPATCHED to the worker, a
 when they are committed (docs/adr/0016).
 
 A put takes the part of a grab that it needs, so that puts beside each other and right after each
-other are all handed out (`domain.lent`).
+other are all handed out (`domain.lent`). One that finds no room waits for a moment, if experience
+says that there will be some (`domain.shortage`): a stream of batches is handed out, too, as fast as
+workers run it (docs/adr/0019).
 
 **A loan is a right to keep grabs of one type**, for seconds. With the jobs the worker is told to
 send its next grab here, so that a steady stream passes no scheduler at all. The right ends
@@ -18,7 +20,8 @@ send its next grab here, so that a steady stream passes no scheduler at all. The
 * when a scheduler recalls it, because it has work of the type and no credit;
 * when the type is paused;
 * by itself. Then grabs are answered empty, go to a scheduler again, and are lent again if nothing
-  waits.
+  waits. Before that, one is passed on with the wish to have it again: who lends it renews the
+  right.
 
 What comes after its end is passed on to a scheduler. So nobody overtakes anybody who waits, but by
 a hair.
@@ -34,6 +37,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from services.mesh.clock import Clock
@@ -44,12 +49,36 @@ from services.mesh.runtime import Tasks
 from services.mesh.store.answers import PutAnswer
 from services.mesh.telemetry.metrics import Metrics
 from services.mesh.telemetry.tracing import Tracing, sampled
+from services.orchestrator.app.room import RoomLines
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.domain.handing import dispatches, handed_type
 from services.orchestrator.domain.lent import LentBook, Part
+from services.orchestrator.domain.shortage import Shortages
 from services.orchestrator.ports import Hands
 
 log = logging.getLogger(__name__)
+
+
+#: The part of its time after which a right that is used is renewed.
+RENEWS_AT = 0.4
+#: Schedulers lend for so long after the last nudge, and longer.
+LENT_AFTER = 30.0
+MOST_NUDGES = 10_000
+#: How long a grab with too little room for those who wait may yet be of use to others.
+ASK_ANEW_SECONDS = 0.004
+
+
+@dataclass(slots=True)
+class _Right:
+    """To keep the grabs of a type."""
+
+    ends: asyncio.TimerHandle
+    renews_at: float
+    #: Until workers are asked anew how much room they have.
+    asks: asyncio.TimerHandle | None = None
+
+    def is_old(self, now: float) -> bool:
+        return now >= self.renews_at
 
 
 class Loans:
@@ -67,14 +96,22 @@ class Loans:
         self._hands, self._shards = hands, shards
         self._tasks, self._clock, self._tracing = tasks, clock, tracing
         self._book = LentBook()
+        self._lines = RoomLines(self._book.take, self.give_back)
+        self._lines.on_turn, self._lines.on_late = self._came, self._came_not
+        self._shortages = Shortages()
         #: Whether a type is paused, or has limits, whose places are counted by schedulers: they do
         #: not lend it; but may have done so a moment ago.
         self.is_barred: Callable[[str], bool] = lambda type_: False
-        #: By type, what ends its right.
-        self._rights: dict[str, asyncio.TimerHandle] = {}
+        self._rights: dict[str, _Right] = {}
+        #: By type, when schedulers were told last of work of ours, and so whom to lend to.
+        self._nudges: dict[str, float] = {}
+        self._is_open = True
         by = ("type", "shard")
         self._handed = metrics.counter("handed", "Jobs stored into a worker's hands.", by)
         self._unsent = metrics.counter("unsent", "Handed out, could not be sent, taken back.", by)
+        self._waits = metrics.counter(
+            "room_waits", "Puts that waited for a worker's room, by what came.", ("came",)
+        )
 
     # --- what others say
 
@@ -85,8 +122,11 @@ class Loans:
         if seconds > 0:
             self._begin(grab.type, seconds)
         self._take_in(grab)
-        if grab.type not in self._rights:
+        right = self._rights.get(grab.type)
+        if right is None:
             self._pass_on(grab.type)
+        elif not self._renews(right, grab):
+            self._serve(grab.type)
 
     def withdrawn(self, grab: Grab) -> None:
         """A worker has nobody left to run the type."""
@@ -101,29 +141,81 @@ class Loans:
 
     def barred(self, type_: str) -> None:
         """Jobs of a type shall not be handed out here any more."""
+        self._lines.dismiss(type_)
         self._end(type_)
 
     def nudged(self, types: Iterable[str]) -> None:
         """Schedulers were told of work of these types, and need the room."""
-        if self._rights:
-            for type_ in types:
-                self._end(type_)
+        now = self._now()
+        if len(self._nudges) > MOST_NUDGES:
+            self._nudges.clear()
+        for type_ in types:
+            self._nudges[type_] = now
+            self._end(type_)
 
     def close(self) -> None:
-        """End all rights."""
+        """End all rights, and hope for no more."""
+        self._is_open = False
+        self._lines.dismiss_all()
         for type_ in list(self._rights):
             self._end(type_)
 
     # --- new jobs
 
+    async def room(self, jobs: Sequence[NewJob]) -> Part | None:
+        """The room of a worker for all of these jobs, if they may be handed out; after a moment, if
+        it is to be had then.
+        """
+        type_ = self._free_type(jobs)
+        if type_ is None:
+            return None
+        has_right = type_ in self._rights
+        part = self._take(type_, len(jobs)) if has_right else None
+        if part is not None or not self._may_come(type_, len(jobs)):
+            return part
+        now = self._now()
+        seconds = self._shortages.patience(type_, len(jobs), now, has_right=has_right)
+        return await self._waited(type_, len(jobs), seconds) if seconds else None
+
     def take(self, jobs: Sequence[NewJob]) -> Part | None:
-        """The room of a worker for all of these jobs, if they may be handed out."""
-        if not self._rights or not self._hands.connected:
+        """The room there is for them now."""
+        type_ = self._free_type(jobs)
+        return None if type_ not in self._rights else self._take(type_, len(jobs))
+
+    def _free_type(self, jobs: Sequence[NewJob]) -> str | None:
+        """The type of jobs that may be handed out, if there is room and a right to."""
+        if not (self._is_open and self._hands.connected):
             return None
         type_ = handed_type(jobs)
-        if type_ is None or type_ not in self._rights or self.is_barred(type_):
-            return None
-        return self._book.take(type_, len(jobs))
+        return None if type_ is None or self.is_barred(type_) else type_
+
+    def _take(self, type_: str, count: int) -> Part | None:
+        return None if self._lines.has(type_) else self._book.take(type_, count)
+
+    def _may_come(self, type_: str, count: int) -> bool:
+        """Whether there may be so much room soon: workers had it; or, without a right, schedulers
+        know where to lend to.
+        """
+        if type_ in self._rights:
+            return self._book.expects(type_, count)
+        return self._now() < self._nudges.get(type_, -inf) + LENT_AFTER
+
+    async def _waited(self, type_: str, count: int, seconds: float) -> Part | None:
+        waiter = self._lines.join(type_, count, seconds)
+        self._serve(type_)
+        part = await self._lines.turn(type_, waiter)
+        self._waits.labels("none" if part is None else "room").inc()
+        return part
+
+    def _came(self, type_: str, seconds: float) -> None:
+        """Somebody who waited has room now; the others may wait as long again."""
+        now = self._now()
+        self._shortages.ended(type_, seconds, now)
+        patience = self._shortages.patience(type_, self._lines.wanted(type_), now)
+        self._lines.rearm(type_, patience)
+
+    def _came_not(self, type_: str) -> None:
+        self._shortages.in_vain(type_, self._now())
 
     async def deliver(
         self, part: Part, shard: str, jobs: Sequence[NewJob], answer: PutAnswer
@@ -137,14 +229,12 @@ class Loans:
             return
         answer.delivered = True
         more = part.grab.type in self._rights and self._book.leaves_more(part)
-        answered = not more and self._book.answer(part.grab)
+        answered = not more and self._book.answer(part)
         used = len(handed)
         try:
             await self._dispatch(part.grab, shard, handed, more=more)
         except DependencyUnavailable:
             used = 0
-            if answered:
-                self._book.reopen(part.grab)
         except Exception:
             extra = {"action": "handing_failed", "shard": shard, "count": used}
             log.exception("jobs in a worker's hands are left to the sweep", extra=extra)
@@ -162,8 +252,10 @@ class Loans:
     def _settle(self, part: Part, used: int, *, answered: bool = False) -> None:
         full = self._book.settle(part, used, answered=answered)
         if full is not None:
-            self._say(self._hands.answer_empty(full))
-        if part.grab.type not in self._rights:
+            self._ask_again(full)
+        if part.grab.type in self._rights:
+            self._serve(part.grab.type)
+        else:
             # It ended meanwhile, and this grab was not among the rest.
             self._pass_on(part.grab.type)
 
@@ -193,23 +285,66 @@ class Loans:
     def _take_in(self, grab: Grab) -> None:
         full = self._book.put(grab)
         if full is not None:
-            self._say(self._hands.answer_empty(full))
+            self._ask_again(full)
+
+    def _ask_again(self, grab: Grab) -> None:
+        """Its worker should say anew how much room it has."""
+        self._say(self._hands.answer_empty(grab, stay=grab.type in self._rights))
+
+    def _renews(self, right: _Right, grab: Grab) -> bool:
+        """Whether this grab is passed on, for a scheduler to say that nothing waits. Before it is
+        used: in a steady stream each is, at once.
+        """
+        if not right.is_old(self._now()):
+            return False
+        given = self._book.take_out_of(grab)
+        if given is None:
+            return False
+        right.renews_at = inf
+        self._say(self._hands.pass_on(given, back=True))
+        return True
+
+    def _serve(self, type_: str) -> None:
+        """There may be room."""
+        self._lines.serve(type_)
+        right = self._rights.get(type_)
+        if right is not None and right.asks is None and self._lines.has(type_):
+            loop = asyncio.get_running_loop()
+            right.asks = loop.call_later(ASK_ANEW_SECONDS, self._ask_anew, type_)
+
+    def _ask_anew(self, type_: str) -> None:
+        """Grabs that are here have too little room for those who wait: by now there may be more."""
+        if (right := self._rights.get(type_)) is None:
+            return
+        right.asks = None
+        if wanted := self._lines.wanted(type_):
+            for grab in self._book.answer_scanty(type_, wanted):
+                self._ask_again(grab)
 
     def _begin(self, type_: str, seconds: float) -> None:
-        if (ends := self._rights.pop(type_, None)) is not None:
-            ends.cancel()
+        if (right := self._rights.pop(type_, None)) is not None:
+            right.ends.cancel()
         loop = asyncio.get_running_loop()
-        self._rights[type_] = loop.call_later(seconds, self._lapse, type_)
+        ends = loop.call_later(seconds, self._lapse, type_)
+        now = self._now()
+        self._rights[type_] = _Right(ends, now + RENEWS_AT * seconds)
+        patience = self._shortages.patience(type_, self._lines.wanted(type_), now)
+        self._lines.rearm(type_, patience)  # who waited for the right waits for room now
 
     def _lapse(self, type_: str) -> None:
         del self._rights[type_]
+        self._lines.dismiss(type_)
         for grab in self._book.take_out(type_):
             self._say(self._hands.answer_empty(grab))
 
     def _end(self, type_: str, to: str = "") -> None:
-        if (ends := self._rights.pop(type_, None)) is not None:
-            ends.cancel()
+        if (right := self._rights.pop(type_, None)) is not None:
+            right.ends.cancel()
+            self._lines.dismiss(type_)
             self._pass_on(type_, to)
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
 
     def _pass_on(self, type_: str, to: str = "") -> None:
         for grab in self._book.take_out(type_):

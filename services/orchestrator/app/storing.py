@@ -48,7 +48,7 @@ class Storing:
         """Write them, and find out what became of them if the answer gets lost. Only an error that
         is CERTAIN says that they may go elsewhere.
         """
-        part = self._loans.take(jobs)
+        part = await self._loans.room(jobs)
         if part is not None:
             return await self._handed(part, shard, jobs, epoch)
         try:

@@ -24,6 +24,8 @@ from services.mesh.jobs.credit import GoneWorkers, Grab
 
 #: A smaller grab is answered by the first part of it: its worker says anew how much room it has.
 AMPLE = 16
+#: Types of which it is remembered how large grabs were.
+MOST_TYPES = 10_000
 
 
 class Part(NamedTuple):
@@ -43,7 +45,9 @@ class _Lent:
     #: Room that puts have, of this grab and of older ones.
     out: int = 0
     answered: bool = False
-    #: Jobs sent since the grab came; of them, those that came before or with its answer.
+    #: Jobs sent since the grab came; and how many the worker has heard of when it grabs anew after
+    #: the answer: those before it and, from the moment it is being sent, those in it. (So `sent` of
+    #: the next grab begins below 0, until they are settled.)
     sent: int = 0
     heard: int = 0
 
@@ -58,6 +62,8 @@ class LentBook:
 
     def __init__(self) -> None:
         self._lent: dict[str, dict[str, _Lent]] = {}
+        #: The largest grabs that were here, by type.
+        self._most: dict[str, int] = {}
         self._gone = GoneWorkers()
 
     def put(self, grab: Grab) -> Grab | None:
@@ -72,7 +78,9 @@ class LentBook:
             self._withdraw(known, grab)
         elif known is None:
             self._lent.setdefault(grab.type, {})[grab.worker_id] = _Lent(grab, grab.credit)
+            self._remember(grab)
         elif known.grab.number < grab.number:
+            self._remember(grab)
             left, sent = grab.credit - known.unheard, known.sent - known.heard
             newer = self._lent[grab.type][grab.worker_id] = _Lent(grab, left, known.out, sent=sent)
             return self._full(newer)
@@ -96,22 +104,19 @@ class LentBook:
             return False
         return part.grab.credit >= AMPLE and lent.left >= part.grab.credit // 2
 
-    def answer(self, grab: Grab) -> bool:
-        """The grab is being answered; False if it was before, or a newer one is here."""
-        lent = self._newest(grab)
+    def answer(self, part: Part) -> bool:
+        """The grab is being answered with this part of it; False if it was answered before, or a
+        newer one is here.
+        """
+        lent = self._newest(part.grab)
         if lent is None or lent.answered:
             return False
-        lent.answered, lent.heard = True, lent.sent
+        lent.answered, lent.heard = True, lent.sent + part.room
         return True
 
-    def reopen(self, grab: Grab) -> None:
-        """The answer did not leave."""
-        lent = self._newest(grab)
-        if lent is not None:
-            lent.answered, lent.heard = False, 0
-
     def settle(self, part: Part, used: int, *, answered: bool = False) -> Grab | None:
-        """End a `take`: so many jobs were sent to the worker, with the answer to its grab or not.
+        """End a `take`: so many jobs were sent to the worker; `answered` with the answer to its
+        grab, unless they are none: then it did not leave.
 
         Returns a newer grab that has no room left after this, as `put` does.
         """
@@ -121,11 +126,32 @@ class LentBook:
         if lent is None:
             return None  # the worker is gone
         lent.out -= part.room
+        if answered and self._newest(part.grab) is not lent:
+            lent.sent += part.room  # the newer grab was written when they had been heard of
+            return self._full(lent)
         lent.left += part.room - used
         lent.sent += used
-        if answered and self._newest(part.grab) is lent:
-            lent.heard += used
+        if answered:
+            lent.answered = used > 0
+            lent.heard = lent.heard - part.room + used if used else 0
         return self._full(lent)
+
+    def expects(self, type_: str, count: int) -> bool:
+        """Whether a worker may have room for so many soon. It need not have said so: what it had in
+        hand when it grabbed was missing there.
+        """
+        return 2 * self._most.get(type_, 0) >= count
+
+    def answer_scanty(self, type_: str, count: int) -> list[Grab]:
+        """Grabs that are open and have less room than that: to be answered empty, for by now there
+        may be more.
+        """
+        found: list[Grab] = []
+        for lent in self._lent.get(type_, {}).values():
+            if not lent.answered and not lent.out and 0 < lent.left < count:
+                lent.answered, lent.heard, lent.left = True, lent.sent, 0
+                found.append(lent.grab)
+        return found
 
     def take_out(self, type_: str) -> list[Grab]:
         """Give up what is here for a type; returns the grabs that still wait for an answer, with
@@ -144,6 +170,16 @@ class LentBook:
                 self._remove(lent)
         return given
 
+    def take_out_of(self, grab: Grab) -> Grab | None:
+        """Give up this grab alone, with the room it has left; None: that cannot be, for puts have
+        parts of it, or it was answered.
+        """
+        lent = self._newest(grab)
+        if lent is None or lent.answered or lent.out or lent.left < 1:
+            return None
+        self._remove(lent)
+        return replace(lent.grab, credit=lent.left)
+
     def drop_worker(self, worker_id: str) -> None:
         """Forget a worker that is gone, for good."""
         self._gone.add(worker_id)
@@ -155,6 +191,11 @@ class LentBook:
         """What is known of this grab, if no newer one is here."""
         lent = self._lent.get(grab.type, {}).get(grab.worker_id)
         return lent if lent is not None and lent.grab.number == grab.number else None
+
+    def _remember(self, grab: Grab) -> None:
+        if grab.type not in self._most and len(self._most) >= MOST_TYPES:
+            self._most.clear()
+        self._most[grab.type] = max(grab.credit, self._most.get(grab.type, 0))
 
     def _withdraw(self, known: _Lent | None, grab: Grab) -> None:
         if known is not None and known.grab.number <= grab.number:

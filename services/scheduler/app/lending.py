@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable
+from services.mesh.jobs.credit import Grab
 from services.mesh.runtime import Counts, Loop
 from services.scheduler.app.board import DueBoard
 from services.scheduler.app.limits import Limits
@@ -48,6 +49,10 @@ class Lender(Loop):
         if word.lend_at:
             for type_ in word.types:
                 self._plan.heard(type_, word.lend_at, self._clock.monotonic())
+
+    def asked(self, grab: Grab) -> None:
+        """An Orchestrator passes a grab on, and would have it again."""
+        self._plan.asked(grab.type, grab.lend_at, self._clock.monotonic())
 
     def offer(self, type_: str) -> None:
         """There is credit for the type, and perhaps nothing that waits for it."""

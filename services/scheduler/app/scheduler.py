@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from services.mesh.clock import Clock
-from services.mesh.jobs.credit import CreditBook
+from services.mesh.jobs.credit import CreditBook, Grab
 from services.mesh.jobs.type_settings import TypeSettings
 from services.mesh.lease.keys import Keys
 from services.mesh.lease.mirror import RegistryMirror
@@ -188,6 +188,12 @@ class Scheduler:
         """A nudge came."""
         self.lender.heard(word)
         self.board.heard(word)
+
+    def grabbed(self, grab: Grab) -> None:
+        """A worker asks for work, or an Orchestrator that had its grab on loan."""
+        if grab.lend_at:
+            self.lender.asked(grab)
+        self.parking.grabbed(grab)
 
     def _unserved(self, type_: str) -> None:
         self.lender.want(type_)

@@ -61,6 +61,14 @@ class LoanPlan:
             known.not_before = now + self.rules.contested
         known.at, known.heard = at, now
 
+    def asked(self, type_: str, at: str, now: float) -> None:
+        """The borrower has grabs of the type, and would keep them for longer. Not if another one
+        was heard of since.
+        """
+        known = self._borrowers.get(type_)
+        if known is not None and known.at == at:
+            known.heard = now
+
     def borrower(self, type_: str, now: float) -> str | None:
         """Whom grabs of the type may be lent to now."""
         known = self._borrowers.get(type_)

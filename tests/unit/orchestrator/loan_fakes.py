@@ -29,7 +29,9 @@ class FakeHands:
         self.stays: list[bool] = []
         self.mores: list[bool] = []
         self.emptied: list[Grab] = []
+        self.asked_anew: list[Grab] = []
         self.passed_on: list[tuple[Grab, str]] = []
+        self.asked_back: list[tuple[Grab, str]] = []
 
     async def dispatch(
         self, grab: Grab, jobs: Sequence[Claimed], *, stay: bool, more: bool = False
@@ -40,11 +42,11 @@ class FakeHands:
         self.stays.append(stay)
         self.mores.append(more)
 
-    async def answer_empty(self, grab: Grab) -> None:
-        self.emptied.append(grab)
+    async def answer_empty(self, grab: Grab, *, stay: bool = False) -> None:
+        (self.asked_anew if stay else self.emptied).append(grab)
 
-    async def pass_on(self, grab: Grab, to: str = "") -> None:
-        self.passed_on.append((grab, to))
+    async def pass_on(self, grab: Grab, to: str = "", *, back: bool = False) -> None:
+        (self.asked_back if back else self.passed_on).append((grab, to))
 
     def go_away(self) -> None:
         """A broker that is lost while somebody speaks."""

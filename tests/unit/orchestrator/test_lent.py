@@ -16,7 +16,7 @@ def sent(book: LentBook, jobs: int) -> Part:
     """A part of which all jobs were sent, as Loans does it."""
     part = book.take("t", jobs)
     assert part is not None
-    answered = not book.leaves_more(part) and book.answer(part.grab)
+    answered = not book.leaves_more(part) and book.answer(part)
     book.settle(part, jobs, answered=answered)
     return part
 
@@ -71,6 +71,37 @@ def test_what_may_not_have_been_heard_of_stays_so_through_several_grabs() -> Non
     book.put(grab(credit=20, number=3))
     assert book.take("t", 16) is None
     assert book.take("t", 15) is not None
+
+
+def test_a_worker_that_grabs_anew_while_its_answer_is_settled_has_heard_of_that() -> None:
+    book = LentBook()
+    book.put(grab(credit=20))
+    part = book.take("t", 15)
+    assert part is not None
+    assert book.answer(part)
+    book.put(grab(credit=20, number=2))
+    after = book.take("t", 20)
+    assert after is not None
+    book.settle(part, 15, answered=True)
+    assert book.take("t", 1) is None
+    book.settle(after, 0)
+    assert book.take("t", 20) is not None
+
+
+def test_workers_that_have_had_much_room_are_asked_anew_when_they_say_little() -> None:
+    book = LentBook()
+    book.put(grab(credit=20))
+    sent(book, 15)
+    for number in (2, 3):
+        little = grab(credit=5, number=number)
+        book.put(little)
+        assert book.expects("t", 10)
+        assert not book.expects("t", 41)
+        assert book.answer_scanty("t", 10) == [little]
+        assert book.take("t", 10) is None
+    book.put(grab(credit=20, number=4))
+    assert book.answer_scanty("t", 10) == []
+    assert book.take("t", 20) is not None
 
 
 def test_what_is_withdrawn_is_not_given_out_and_what_puts_have_is_settled() -> None:
@@ -131,6 +162,8 @@ class LentMachine(RuleBasedStateMachine):
         self.book = LentBook()
         self.workers = {"a": Worker("a", 3), "b": Worker("b", 2 * AMPLE)}
         self.parts: list[Part] = []
+        #: Sent, but the book does not know how it went.
+        self.sending: list[tuple[Part, int, bool]] = []
 
     def _send(self, name: str, number: int, jobs: int, more: bool) -> None:
         self.workers[name].inbox.append((number, jobs, more))
@@ -172,11 +205,30 @@ class LentMachine(RuleBasedStateMachine):
         self._ends(part, data.draw(st.integers(0, part.room)))
 
     def _ends(self, part: Part, used: int) -> None:
+        self._settles(part, used, self._sends(part, used))
+
+    def _sends(self, part: Part, used: int) -> bool:
         answered = False
         if used:
             more = self.book.leaves_more(part)
-            answered = not more and self.book.answer(part.grab)
+            answered = not more and self.book.answer(part)
             self._send(part.grab.worker_id, part.grab.number, used, more)
+        return answered
+
+    @precondition(lambda self: self.parts)
+    @rule(data=st.data())
+    def a_put_is_sent(self, data: st.DataObject) -> None:
+        """What it took is settled later: its worker may have heard of it, and grabbed anew."""
+        part = self.parts.pop(data.draw(st.integers(0, len(self.parts) - 1)))
+        used = data.draw(st.integers(1, part.room))
+        self.sending.append((part, used, self._sends(part, used)))
+
+    @precondition(lambda self: self.sending)
+    @rule(data=st.data())
+    def a_put_is_settled(self, data: st.DataObject) -> None:
+        self._settles(*self.sending.pop(data.draw(st.integers(0, len(self.sending) - 1))))
+
+    def _settles(self, part: Part, used: int, answered: bool) -> None:
         full = self.book.settle(part, used, answered=answered)
         if full is not None:
             self._send(full.worker_id, full.number, 0, False)
@@ -196,6 +248,24 @@ class LentMachine(RuleBasedStateMachine):
         for given in self.book.take_out("t"):
             self._send(given.worker_id, given.number, min(jobs, given.credit), False)
 
+    @rule(name=st.sampled_from("ab"), jobs=st.integers(0, 40), lent=st.booleans())
+    def one_grab_goes_to_a_scheduler_and_may_come_back(
+        self, name: str, jobs: int, lent: bool
+    ) -> None:
+        """As a right is renewed."""
+        worker = self.workers[name]
+        given = self.book.take_out_of(Grab(name, "t", 1, worker.number, "inbox"))
+        if given is not None and lent:
+            full = self.book.put(given)
+            assert full is None
+        elif given is not None:
+            self._send(name, given.number, min(jobs, given.credit), False)
+
+    @rule(count=st.integers(1, 40))
+    def those_with_little_room_are_asked_anew(self, count: int) -> None:
+        for answered in self.book.answer_scanty("t", count):
+            self._send(answered.worker_id, answered.number, 0, False)
+
     @invariant()
     def nobody_has_or_gets_more_than_it_has_room_for(self) -> None:
         for worker in self.workers.values():
@@ -207,7 +277,8 @@ class LentMachine(RuleBasedStateMachine):
         """Nobody waits for an answer that nobody can give."""
         for worker in self.workers.values():
             if worker.waits and not worker.outbox and not worker.inbox:
-                open_here = any(part.grab.worker_id == worker.name for part in self.parts)
+                parts = [*self.parts, *(part for part, _, _ in self.sending)]
+                open_here = any(part.grab.worker_id == worker.name for part in parts)
                 assert open_here or self._has_open(worker)
 
     def _has_open(self, worker: Worker) -> bool:
@@ -215,5 +286,5 @@ class LentMachine(RuleBasedStateMachine):
         return lent is not None and not lent.answered and lent.left > 0
 
 
-LentMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+LentMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
 TestLentMachine = LentMachine.TestCase

@@ -15,8 +15,10 @@ from services.mesh.jobs.states import JobState
 from services.mesh.jobs.ties import Ties
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.testing.waiting import eventually
-from services.orchestrator.app.loans import Loans
+from services.orchestrator.app.loans import RENEWS_AT, Loans
 from services.orchestrator.domain.lent import Part
+from services.orchestrator.domain.shortage import LONG as LONG_SHORTAGE
+from services.orchestrator.domain.shortage import MANY
 from tests.unit.orchestrator.loan_fakes import FakeHands, grab, loans_over
 
 LONG = 60.0
@@ -233,7 +235,7 @@ async def test_a_newer_grab_without_room_left_is_answered(desk):
     desk.loans.grabbed(grab(credit=2, number=2), 0)
     await deliver(desk, 2, taken)
     await desk.said()
-    assert desk.hands.emptied == [grab(credit=2, number=2)]
+    assert desk.hands.asked_anew == [grab(credit=2, number=2)]
 
 
 async def test_nothing_is_handed_to_workers_that_are_lost_or_have_withdrawn(desk):
@@ -263,3 +265,150 @@ async def test_an_orchestrator_that_ends_passes_all_grabs_on(desk):
     desk.loans.close()
     await desk.said()
     assert len(desk.hands.passed_on) == 2
+
+
+async def waiting(desk: Desk, count: int) -> asyncio.Task[Part | None]:
+    task = asyncio.create_task(desk.loans.room(jobs(count)))
+    await desk.said()
+    return task
+
+
+async def test_a_put_waits_for_the_next_grab_of_a_worker_that_has_had_as_much_room(desk):
+    desk.loans.grabbed(grab(), LONG)
+    await deliver(desk, 5)
+    put = await waiting(desk, 5)
+    assert not put.done()
+    desk.loans.grabbed(grab(number=2), 0)
+    assert await put == Part(grab(number=2), 5)
+
+
+async def test_a_put_waits_for_the_room_that_another_one_may_leave(desk):
+    desk.loans.grabbed(grab(), LONG)
+    taken = desk.loans.take(jobs(5))
+    put = await waiting(desk, 5)
+    desk.loans.give_back(taken)
+    assert await put == Part(grab(), 5)
+
+
+async def test_who_comes_later_does_not_overtake_a_put_that_waits(desk):
+    desk.loans.grabbed(grab(), LONG)
+    await deliver(desk, 4)
+    large = await waiting(desk, 5)
+    assert desk.loans.take(jobs(1)) is None
+    small = await waiting(desk, 1)
+    desk.loans.grabbed(grab(credit=6, number=2), 0)
+    assert (await large, await small) == (
+        Part(grab(credit=6, number=2), 5),
+        Part(grab(credit=6, number=2), 1),
+    )
+
+
+async def test_a_put_does_not_wait_for_what_no_worker_has_had_room_for(desk):
+    desk.loans.grabbed(grab(), LONG)
+    await deliver(desk, 5)
+    assert (await waiting(desk, 11)).done()
+
+
+async def test_a_worker_that_says_too_little_room_is_asked_anew_for_those_who_wait(desk):
+    desk.loans.grabbed(grab(), LONG)
+    await deliver(desk, 5)
+    put = await waiting(desk, 5)
+    desk.loans.grabbed(grab(credit=2, number=2), 0)
+    await eventually(lambda: desk.hands.asked_anew)
+    assert desk.hands.asked_anew == [grab(credit=2, number=2)]
+    desk.loans.grabbed(grab(credit=4, number=3), 0)
+    await eventually(lambda: len(desk.hands.asked_anew) > 1)
+    desk.loans.grabbed(grab(number=4), 0)
+    assert await put == Part(grab(number=4), 5)
+
+
+@pytest.mark.parametrize("end", ["nudged", "recalled", "barred", "closed"])
+async def test_a_put_that_waits_goes_the_usual_way_as_soon_as_others_need_the_room(desk, end):
+    desk.loans.grabbed(grab(), LONG)
+    await deliver(desk, 5)
+    put = await waiting(desk, 5)
+    ends = {
+        "nudged": lambda: desk.loans.nudged({"t"}),
+        "recalled": lambda: desk.loans.recalled("t", "scheduler"),
+        "barred": lambda: desk.loans.barred("t"),
+        "closed": desk.loans.close,
+    }
+    ends[end]()
+    assert await put is None
+
+
+async def test_a_put_that_waited_in_vain_goes_the_usual_way_and_the_next_one_does_not_wait(desk):
+    desk.loans.grabbed(grab(), LONG)
+    await deliver(desk, 5)
+    assert await desk.loans.room(jobs(5)) is None
+    put = await waiting(desk, 5)
+    assert put.done()
+
+
+async def test_a_right_that_is_used_is_renewed_by_a_grab_that_a_scheduler_lends_again(desk):
+    desk.loans.grabbed(grab(), 0.5)
+    await deliver(desk, 5)
+    await asyncio.sleep(RENEWS_AT * 0.5)
+    put = await waiting(desk, 5)
+    desk.loans.grabbed(grab(number=2), 0)
+    await desk.said()
+    assert desk.hands.asked_back == [(grab(number=2), "")]
+    assert not put.done()
+    late = await waiting(desk, 5)
+    assert not late.done(), "the grab is about to be back"
+    desk.loans.grabbed(grab(number=2), LONG)
+    assert await put == Part(grab(number=2), 5)
+    late.cancel()
+
+
+async def test_one_grab_is_enough_to_renew_a_right(desk):
+    desk.loans.grabbed(grab(), 0.5)
+    desk.loans.grabbed(grab(worker="w2"), 0.5)
+    await deliver(desk, 1)
+    await deliver(desk, 1)
+    await asyncio.sleep(RENEWS_AT * 0.5)
+    desk.loans.grabbed(grab(number=2), 0)
+    desk.loans.grabbed(grab(worker="w2", number=2), 0)
+    await desk.said()
+    assert desk.hands.asked_back == [(grab(number=2), "")]
+    assert desk.loans.take(jobs(5)) == Part(grab(worker="w2", number=2), 5)
+
+
+async def test_many_jobs_wait_for_a_right_that_schedulers_may_give(desk):
+    desk.loans.nudged({"t"})
+    put = await waiting(desk, MANY)
+    assert not put.done()
+    desk.loans.grabbed(grab(credit=MANY), LONG)
+    assert await put == Part(grab(credit=MANY), MANY)
+
+
+async def test_few_jobs_do_not_wait_for_a_right(desk):
+    desk.loans.nudged({"t"})
+    assert (await waiting(desk, MANY - 1)).done()
+
+
+async def test_nobody_waits_for_a_right_of_a_type_that_no_scheduler_was_told_of(desk):
+    assert (await waiting(desk, MANY)).done()
+
+
+async def test_nobody_waits_in_an_orchestrator_that_ends(desk):
+    desk.loans.nudged({"t"})
+    put = await waiting(desk, MANY)
+    desk.loans.close()
+    assert await put is None
+    assert (await waiting(desk, MANY)).done()
+
+
+async def test_a_right_that_comes_late_does_not_pass_for_room_that_takes_long(desk):
+    """Else large puts would not wait for room in the stream that they have just begun."""
+    desk.loans.nudged({"t"})
+    put = await waiting(desk, MANY)
+    await asyncio.sleep(2.2 * LONG_SHORTAGE)
+    desk.loans.grabbed(grab(credit=MANY), LONG)
+    part = await put
+    assert part is not None
+    desk.loans.give_back(part)
+    await deliver(desk, MANY)
+    again = await waiting(desk, MANY)
+    assert not again.done()
+    again.cancel()

@@ -29,6 +29,23 @@ class TestPlan:
         assert (plan.borrower("t", 60), plan.borrower("u", 0)) == (A, None)
         assert plan.borrower("t", 61) is None
 
+    def test_one_that_asks_for_more_is_lent_to_though_no_nudge_came_for_long(self) -> None:
+        plan = LoanPlan(RULES)
+        plan.heard("t", A, 0)
+        plan.lent("t", 58)
+        plan.asked("t", A, 59)
+        assert plan.borrower("t", 100) == A
+        assert plan.recall("t", 60), "what it has of others is still out"
+
+    def test_one_that_asks_when_another_was_heard_of_gets_nothing(self) -> None:
+        plan = LoanPlan(RULES)
+        plan.asked("t", A, 0)
+        assert plan.borrower("t", 0) is None
+        plan.heard("t", B, 1)
+        plan.asked("t", A, 60)
+        assert plan.borrower("t", 60) == B
+        assert plan.borrower("t", 62) is None
+
     def test_nobody_while_two_store_the_same_type(self) -> None:
         plan = LoanPlan(RULES)
         plan.heard("t", A, 0)
