@@ -16,7 +16,8 @@ It stands between the stateless services and the job databases. What it does:
   committed. When the outcome is unknown, the same rows (same ids) are offered to the same shard
   once more, which is harmless; if that does not settle it the caller is told OUTCOME_UNKNOWN.
 * **Hands out what nobody waits for.** While nothing of a type waits, schedulers lend it workers'
-  grabs; new jobs are then stored as DISPATCHED and sent to the worker at once (`app.loans`).
+  grabs; new jobs are then stored as DISPATCHED and sent to the worker at once (`app.loans`). A put
+  that finds its room used up waits a moment for more, if that is likely to come (`app.room`).
 * **Commits reports.** Workers stream what happened to their attempts. Reports of all workers are
   coalesced per shard: what came in while the last statement ran goes into the next one. The row
   decides by its fence; the answer is COMMITTED, STALE, or RETRY while the shard is away.
