@@ -297,17 +297,24 @@ def mixed_inputs() -> None:
     """M22: now and then a handler is given what was meant for the one before it."""
     from services.worker import convert
 
-    read, before, turns = convert._attempt, dict[str, bytes](), itertools.count(1)
+    read, read_columns = convert._attempt, convert._alike
+    before, turns = dict[str, bytes](), itertools.count(1)
 
-    def mixed(message: Any, type_: str) -> Any:
-        attempt = read(message, type_)
+    def exchanged(attempt: Any) -> Any:
+        type_ = attempt.type
         mine, attempt.data = attempt.data, before.get(type_, attempt.data)
         if mine and next(turns) % 3:
             attempt.data = mine
         before[type_] = mine or before.get(type_, b"")
         return attempt
 
-    convert._attempt = mixed
+    def mixed(message: Any, type_: str, key: bytes) -> Any:
+        return exchanged(read(message, type_, key))
+
+    def mixed_columns(columns: Any, type_: str) -> Any:
+        return [exchanged(attempt) for attempt in read_columns(columns, type_)]
+
+    convert._attempt, convert._alike = mixed, mixed_columns
 
 
 def any_content() -> None:
