@@ -53,11 +53,9 @@ from services.orchestrator.app.room import RoomLines
 from services.orchestrator.app.shards import Shards
 from services.orchestrator.domain.handing import dispatches, handed_type
 from services.orchestrator.domain.lent import LentBook, Part
-from services.orchestrator.domain.shortage import Shortages
 from services.orchestrator.ports import Hands
 
 log = logging.getLogger(__name__)
-
 
 #: The part of its time after which a right that is used is renewed.
 RENEWS_AT = 0.4
@@ -96,9 +94,7 @@ class Loans:
         self._hands, self._shards = hands, shards
         self._tasks, self._clock, self._tracing = tasks, clock, tracing
         self._book = LentBook()
-        self._lines = RoomLines(self._book.take, self.give_back)
-        self._lines.on_turn, self._lines.on_late = self._came, self._came_not
-        self._shortages = Shortages()
+        self._lines = RoomLines(self._book.take, self.give_back, clock, metrics)
         #: Whether a type is paused, or has limits, whose places are counted by schedulers: they do
         #: not lend it; but may have done so a moment ago.
         self.is_barred: Callable[[str], bool] = lambda type_: False
@@ -109,9 +105,6 @@ class Loans:
         by = ("type", "shard")
         self._handed = metrics.counter("handed", "Jobs stored into a worker's hands.", by)
         self._unsent = metrics.counter("unsent", "Handed out, could not be sent, taken back.", by)
-        self._waits = metrics.counter(
-            "room_waits", "Puts that waited for a worker's room, by what came.", ("came",)
-        )
 
     # --- what others say
 
@@ -173,9 +166,12 @@ class Loans:
         part = self._take(type_, len(jobs)) if has_right else None
         if part is not None or not self._may_come(type_, len(jobs)):
             return part
-        now = self._now()
-        seconds = self._shortages.patience(type_, len(jobs), now, has_right=has_right)
-        return await self._waited(type_, len(jobs), seconds) if seconds else None
+        seconds = self._lines.patience(type_, len(jobs), has_right=has_right)
+        if not seconds:
+            return None
+        waiter = self._lines.join(type_, len(jobs), seconds)
+        self._serve(type_)
+        return await self._lines.turn(type_, waiter)
 
     def take(self, jobs: Sequence[NewJob]) -> Part | None:
         """The room there is for them now."""
@@ -184,7 +180,7 @@ class Loans:
 
     def _free_type(self, jobs: Sequence[NewJob]) -> str | None:
         """The type of jobs that may be handed out, if there is room and a right to."""
-        if not (self._is_open and self._hands.connected):
+        if not (self._rights or self._nudges) or not (self._is_open and self._hands.connected):
             return None
         type_ = handed_type(jobs)
         return None if type_ is None or self.is_barred(type_) else type_
@@ -199,23 +195,6 @@ class Loans:
         if type_ in self._rights:
             return self._book.expects(type_, count)
         return self._now() < self._nudges.get(type_, -inf) + LENT_AFTER
-
-    async def _waited(self, type_: str, count: int, seconds: float) -> Part | None:
-        waiter = self._lines.join(type_, count, seconds)
-        self._serve(type_)
-        part = await self._lines.turn(type_, waiter)
-        self._waits.labels("none" if part is None else "room").inc()
-        return part
-
-    def _came(self, type_: str, seconds: float) -> None:
-        """Somebody who waited has room now; the others may wait as long again."""
-        now = self._now()
-        self._shortages.ended(type_, seconds, now)
-        patience = self._shortages.patience(type_, self._lines.wanted(type_), now)
-        self._lines.rearm(type_, patience)
-
-    def _came_not(self, type_: str) -> None:
-        self._shortages.in_vain(type_, self._now())
 
     async def deliver(
         self, part: Part, shard: str, jobs: Sequence[NewJob], answer: PutAnswer
@@ -326,10 +305,8 @@ class Loans:
             right.ends.cancel()
         loop = asyncio.get_running_loop()
         ends = loop.call_later(seconds, self._lapse, type_)
-        now = self._now()
-        self._rights[type_] = _Right(ends, now + RENEWS_AT * seconds)
-        patience = self._shortages.patience(type_, self._lines.wanted(type_), now)
-        self._lines.rearm(type_, patience)  # who waited for the right waits for room now
+        self._rights[type_] = _Right(ends, self._now() + RENEWS_AT * seconds)
+        self._lines.wait_on(type_)  # who waited for the right waits for room now
 
     def _lapse(self, type_: str) -> None:
         del self._rights[type_]

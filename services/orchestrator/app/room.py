@@ -7,7 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.mesh.clock import Clock
+from services.mesh.telemetry.metrics import Metrics
 from services.orchestrator.domain.lent import Part
+from services.orchestrator.domain.shortage import Shortages
 
 
 @dataclass(slots=True, eq=False)
@@ -39,13 +42,23 @@ class RoomLines:
     """
 
     def __init__(
-        self, take: Callable[[str, int], Part | None], give_back: Callable[[Part], None]
+        self,
+        take: Callable[[str, int], Part | None],
+        give_back: Callable[[Part], None],
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
-        self._take, self._give_back = take, give_back
+        self._take, self._give_back, self._clock = take, give_back, clock
+        self._shortages = Shortages()
         self._lines: dict[str, _Line] = {}
-        #: Told how long a line stood still before somebody had a turn; and which one does.
-        self.on_turn: Callable[[str, float], None] = lambda type_, seconds: None
-        self.on_late: Callable[[str], None] = lambda type_: None
+        self._waits = metrics.counter(
+            "room_waits", "Puts that waited for a worker's room, by what came.", ("came",)
+        )
+
+    def patience(self, type_: str, jobs: int, *, has_right: bool) -> float:
+        """How long so many should wait in line for room, or for the right; 0: not at all."""
+        now = self._clock.monotonic()
+        return self._shortages.patience(type_, jobs, now, has_right=has_right)
 
     def has(self, type_: str) -> bool:
         """Whether somebody waits, who is not to be overtaken."""
@@ -58,44 +71,47 @@ class RoomLines:
 
     def join(self, type_: str, jobs: int, seconds: float) -> Waiter:
         """Stand in line for so many jobs; so long may it stand still. To be followed by `turn`."""
-        loop = asyncio.get_running_loop()
-        waiter, now = Waiter(jobs, loop.create_future()), loop.time()
+        waiter = Waiter(jobs, asyncio.get_running_loop().create_future())
         line = self._lines.get(type_)
         if line is None:
-            line = self._lines[type_] = _Line(self._timer(type_, seconds), now)
+            since = self._clock.monotonic()
+            line = self._lines[type_] = _Line(self._timer(type_, seconds), since)
         line.waiters.append(waiter)
         return waiter
 
     async def turn(self, type_: str, waiter: Waiter) -> Part | None:
         """The room, when it is their turn; None: there was none in time."""
         try:
-            return await waiter.turn
+            part = await waiter.turn
         except asyncio.CancelledError:
             self._leave(type_, waiter)
             raise
+        self._waits.labels("none" if part is None else "room").inc()
+        return part
 
     def serve(self, type_: str) -> None:
         """There may be room: for the first, and for those behind it only then."""
         line = self._lines.get(type_)
         if line is None:
             return
-        now = asyncio.get_running_loop().time()
         while line.waiters:
             part = self._take(type_, line.waiters[0].jobs)
             if part is None:
                 return
             line.waiters.popleft().send(part)
-            self.on_turn(type_, now - line.since)
-            line.since = now
+            now = self._clock.monotonic()
+            self._shortages.ended(type_, now - line.since, now)
+            self.wait_on(type_)
         self._remove(type_)
 
-    def rearm(self, type_: str, seconds: float) -> None:
-        """From now on the line may stand still for so long."""
+    def wait_on(self, type_: str) -> None:
+        """Who waits may do so as long again: somebody had a turn, or the right is there."""
         line = self._lines.get(type_)
         if line is not None:
             line.late.cancel()
-            line.late = self._timer(type_, seconds)
-            line.since = asyncio.get_running_loop().time()
+            patience = self.patience(type_, self.wanted(type_), has_right=True)
+            line.late = self._timer(type_, patience)
+            line.since = self._clock.monotonic()
 
     def dismiss(self, type_: str) -> None:
         """There will be none."""
@@ -109,7 +125,7 @@ class RoomLines:
             self.dismiss(type_)
 
     def _late(self, type_: str) -> None:
-        self.on_late(type_)
+        self._shortages.in_vain(type_, self._clock.monotonic())
         self.dismiss(type_)
 
     def _timer(self, type_: str, seconds: float) -> asyncio.TimerHandle:

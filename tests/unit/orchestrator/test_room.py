@@ -6,17 +6,20 @@ import asyncio
 
 import pytest
 
+from services.mesh.clock import SystemClock
+from services.mesh.telemetry.metrics import Metrics
 from services.orchestrator.app.room import RoomLines
 from services.orchestrator.domain.lent import LentBook, Part
 from tests.unit.orchestrator.loan_fakes import grab
 
 LONG, SHORT = 60.0, 0.001
+MOMENT = 0.03
 
 
 class Line:
     def __init__(self) -> None:
         self.book = LentBook()
-        self.lines = RoomLines(self.book.take, self._back)
+        self.lines = RoomLines(self.book.take, self._back, SystemClock(), Metrics("test"))
 
     def _back(self, part: Part) -> None:
         self.book.settle(part, 0)
@@ -56,24 +59,25 @@ async def test_nobody_overtakes_who_needs_more(line):
 
 
 async def test_if_the_line_stands_still_for_too_long_all_of_it_go(line):
-    late: list[str] = []
-    line.lines.on_late = late.append
     large, small = await line.waiter(4, SHORT), await line.waiter(1)
     line.comes(credit=3)
     assert [await large, await small] == [None, None]
-    assert late == ["t"]
     assert not line.lines.has("t")
+    assert line.lines.patience("t", 1, has_right=True) == 0.0
 
 
-async def test_who_has_a_turn_says_how_long_the_line_stood_still_and_the_others_wait_on(line):
-    turns: list[float] = []
-    line.lines.on_turn = lambda type_, seconds: turns.append(seconds)
-    waiting = [await line.waiter(2, LONG) for _ in range(3)]
-    line.comes(credit=4)
-    line.lines.rearm("t", SHORT)
-    assert [part is not None for part in [await one for one in waiting]] == [True, True, False]
-    assert turns[0] > 0.0
-    assert turns[1] == 0.0
+async def test_as_long_as_the_line_moves_who_waits_is_patient():
+    rooms: list[Part] = []
+    lines = RoomLines(
+        lambda *_: rooms.pop() if rooms else None, rooms.append, SystemClock(), Metrics("test")
+    )
+    waiters = [lines.join("t", 1, 2 * MOMENT) for _ in range(3)]
+    for waiter in waiters:
+        await asyncio.sleep(MOMENT)
+        rooms.append(Part(grab(), 1))
+        lines.serve("t")
+        assert await lines.turn("t", waiter) is not None
+    assert lines.patience("t", 1, has_right=True) > 0.0
 
 
 async def test_those_who_wait_are_dismissed(line):
