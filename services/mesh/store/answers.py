@@ -85,7 +85,7 @@ class PutAnswer:
     has an id. So may the results be.
     """
 
-    __slots__ = ("_events", "_results", "delivered", "handed", "time")
+    __slots__ = ("_events", "_results", "delivered", "handed", "time", "took")
 
     def __init__(
         self,
@@ -98,6 +98,8 @@ class PutAnswer:
         self._results, self._events, self.time, self.handed = results, events, time, handed
         #: Whether those that were handed to a worker were sent there, too.
         self.delivered = False
+        #: Seconds that the shard needed, and what was done to find out what became of them.
+        self.took = 0.0
 
     @property
     def results(self) -> PutResults:

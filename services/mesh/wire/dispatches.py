@@ -112,7 +112,8 @@ def dispatch_batches(grab: Grab, jobs: Sequence[Claimed], sender: Sender) -> Ite
         yield encoded
         return
     half = len(jobs) // 2
-    yield from dispatch_batches(grab, jobs[:half], sender)
+    # Only the last one may answer the grab: its worker grabs anew when it has heard of all.
+    yield from dispatch_batches(grab, jobs[:half], replace(sender, more=True))
     yield from dispatch_batches(grab, jobs[half:], sender)
 
 

@@ -37,8 +37,8 @@ class BusAnnouncer:
         self._lost = metrics.counter("announcements_lost", "Messages that could not be published.")
         #: Where this Orchestrator takes grabs on loan; empty: nowhere.
         self.lend_at: Callable[[], str] = str
-        #: Told of the types that schedulers were told of.
-        self.on_nudged: Callable[[Collection[str]], None] = lambda types: None
+        #: Told of the types that schedulers were told of, and whether also where to lend to.
+        self.on_nudged: Callable[[Collection[str], bool], None] = lambda types, lends: None
 
     async def committed(
         self, shard: str, events: Sequence[JobEvent], columns: Sequence[EventColumns] = ()
@@ -81,7 +81,7 @@ class BusAnnouncer:
                 shard=shard, long_due=type_ in long, number=number, lend_at=lend_at
             )
             await self._publish(self._subjects.due(type_), nudge.SerializeToString())
-        self.on_nudged(types)
+        self.on_nudged(types, bool(lend_at))
         for type_, when in soon.items():
             later = bus_pb2.Nudge(shard=shard, due_time_us=micros_of(when.first), more=when.more)
             await self._publish(self._subjects.due(type_), later.SerializeToString())

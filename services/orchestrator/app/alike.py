@@ -134,9 +134,8 @@ class AlikeSubmission:
         return new_job_keys(buckets, self._clock.now_us() // 1000, self._random)
 
     async def _stored(self, shard: str, jobs: AlikeJobs, epoch: int) -> StoredAlike | list[Outcome]:
-        began = self._clock.monotonic()
         answer = await self._storing.store(shard, jobs, epoch)
-        slow = is_long(self._clock.monotonic() - began)
+        slow = is_long(answer.took)
         try:
             await self._announce(shard, jobs.like, answer, slow=slow)
         except Exception:  # they are stored, whatever becomes of the word about it

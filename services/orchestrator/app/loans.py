@@ -94,7 +94,7 @@ class Loans:
         self._hands, self._shards = hands, shards
         self._tasks, self._clock, self._tracing = tasks, clock, tracing
         self._book = LentBook()
-        self._lines = RoomLines(self._book.take, self.give_back, clock, metrics)
+        self._lines = RoomLines(self._room_of, self.give_back, clock, metrics)
         #: Whether a type is paused, or has limits, whose places are counted by schedulers: they do
         #: not lend it; but may have done so a moment ago.
         self.is_barred: Callable[[str], bool] = lambda type_: False
@@ -137,13 +137,14 @@ class Loans:
         self._lines.dismiss(type_)
         self._end(type_)
 
-    def nudged(self, types: Iterable[str]) -> None:
-        """Schedulers were told of work of these types, and need the room."""
+    def nudged(self, types: Iterable[str], lends: bool = True) -> None:
+        """Schedulers were told of work of these types, and need the room; and whom to lend to."""
         now = self._now()
         if len(self._nudges) > MOST_NUDGES:
             self._nudges.clear()
         for type_ in types:
-            self._nudges[type_] = now
+            if lends:
+                self._nudges[type_] = now
             self._end(type_)
 
     def close(self) -> None:
@@ -187,6 +188,10 @@ class Loans:
 
     def _take(self, type_: str, count: int) -> Part | None:
         return None if self._lines.has(type_) else self._book.take(type_, count)
+
+    def _room_of(self, type_: str, count: int) -> Part | None:
+        """For who waits. Without a right what puts have left of older grabs is not to be used."""
+        return self._book.take(type_, count) if type_ in self._rights else None
 
     def _may_come(self, type_: str, count: int) -> bool:
         """Whether there may be so much room soon: workers had it; or, without a right, schedulers
@@ -296,7 +301,10 @@ class Loans:
         if (right := self._rights.get(type_)) is None:
             return
         right.asks = None
-        if wanted := self._lines.wanted(type_):
+        wanted = self._lines.wanted(type_)
+        if wanted and self._book.is_tired(type_):
+            self._lines.give_up(type_)  # a worker stands idle, for whom claims would find work
+        elif wanted:
             for grab in self._book.answer_scanty(type_, wanted):
                 self._ask_again(grab)
 
@@ -307,6 +315,8 @@ class Loans:
         ends = loop.call_later(seconds, self._lapse, type_)
         self._rights[type_] = _Right(ends, self._now() + RENEWS_AT * seconds)
         self._lines.wait_on(type_)  # who waited for the right waits for room now
+        for grab in self._book.answer_old(type_):
+            self._ask_again(grab)
 
     def _lapse(self, type_: str) -> None:
         del self._rights[type_]

@@ -12,12 +12,17 @@ from services.mesh.telemetry.metrics import Metrics
 from services.orchestrator.domain.lent import Part
 from services.orchestrator.domain.shortage import Shortages
 
+#: Nobody waits for longer than this, in seconds, however the line moves: those behind may be of
+#: other types.
+LONGEST = 0.4
+
 
 @dataclass(slots=True, eq=False)
 class Waiter:
     """Jobs that stand in line."""
 
     jobs: int
+    since: float
     turn: asyncio.Future[Part | None]
 
     def send(self, part: Part | None) -> None:
@@ -67,15 +72,16 @@ class RoomLines:
     def wanted(self, type_: str) -> int:
         """How much room the first one waits for; 0: nobody does."""
         line = self._lines.get(type_)
-        return line.waiters[0].jobs if line is not None and line.waiters else 0
+        waiters = () if line is None else line.waiters
+        return next((one.jobs for one in waiters if not one.turn.done()), 0)
 
     def join(self, type_: str, jobs: int, seconds: float) -> Waiter:
         """Stand in line for so many jobs; so long may it stand still. To be followed by `turn`."""
-        waiter = Waiter(jobs, asyncio.get_running_loop().create_future())
+        now = self._clock.monotonic()
+        waiter = Waiter(jobs, now, asyncio.get_running_loop().create_future())
         line = self._lines.get(type_)
         if line is None:
-            since = self._clock.monotonic()
-            line = self._lines[type_] = _Line(self._timer(type_, seconds), since)
+            line = self._lines[type_] = _Line(self._timer(type_, seconds), now)
         line.waiters.append(waiter)
         return waiter
 
@@ -95,6 +101,9 @@ class RoomLines:
         if line is None:
             return
         while line.waiters:
+            if line.waiters[0].turn.done():  # its caller went away a moment ago
+                line.waiters.popleft()
+                continue
             part = self._take(type_, line.waiters[0].jobs)
             if part is None:
                 return
@@ -102,16 +111,21 @@ class RoomLines:
             now = self._clock.monotonic()
             self._shortages.ended(type_, now - line.since, now)
             self.wait_on(type_)
-        self._remove(type_)
+        if type_ in self._lines:
+            self._remove(type_)
 
     def wait_on(self, type_: str) -> None:
         """Who waits may do so as long again: somebody had a turn, or the right is there."""
         line = self._lines.get(type_)
-        if line is not None:
-            line.late.cancel()
-            patience = self.patience(type_, self.wanted(type_), has_right=True)
-            line.late = self._timer(type_, patience)
-            line.since = self._clock.monotonic()
+        if line is None or not line.waiters:
+            return
+        line.since = now = self._clock.monotonic()
+        patience = self.patience(type_, line.waiters[0].jobs, has_right=True)
+        if not patience:  # by what was just learned
+            self.dismiss(type_)
+            return
+        line.late.cancel()
+        line.late = self._timer(type_, min(patience, line.waiters[0].since + LONGEST - now))
 
     def dismiss(self, type_: str) -> None:
         """There will be none."""
@@ -124,12 +138,13 @@ class RoomLines:
         for type_ in list(self._lines):
             self.dismiss(type_)
 
-    def _late(self, type_: str) -> None:
+    def give_up(self, type_: str) -> None:
+        """Waiting does more harm than good."""
         self._shortages.in_vain(type_, self._clock.monotonic())
         self.dismiss(type_)
 
     def _timer(self, type_: str, seconds: float) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, self._late, type_)
+        return asyncio.get_running_loop().call_later(seconds, self.give_up, type_)
 
     def _remove(self, type_: str) -> _Line:
         line = self._lines.pop(type_)

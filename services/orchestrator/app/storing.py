@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from uuid import uuid4
 
+from services.mesh.clock import Clock
 from services.mesh.errors import (
     IdempotencyConflict,
     MeshError,
@@ -41,16 +42,23 @@ Outcome = Stored | MeshError
 class Storing:
     """Writes jobs into one shard, into the hands of a worker if one waits for them."""
 
-    def __init__(self, shards: Shards, loans: Loans) -> None:
-        self._shards, self._loans = shards, loans
+    def __init__(self, shards: Shards, loans: Loans, clock: Clock) -> None:
+        self._shards, self._loans, self._clock = shards, loans, clock
 
     async def store(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         """Write them, and find out what became of them if the answer gets lost. Only an error that
         is CERTAIN says that they may go elsewhere.
         """
         part = await self._loans.room(jobs)
+        began = self._clock.monotonic()
         if part is not None:
-            return await self._handed(part, shard, jobs, epoch)
+            answer = await self._handed(part, shard, jobs, epoch)
+        else:
+            answer = await self._usual(shard, jobs, epoch)
+        answer.took = self._clock.monotonic() - began
+        return answer
+
+    async def _usual(self, shard: str, jobs: Sequence[NewJob], epoch: int) -> PutAnswer:
         try:
             return await self._written(shard, jobs, epoch)
         except OutcomeUnknown:

@@ -62,7 +62,7 @@ class Submission:
         self._shards, self._topology, self._announcer = shards, topology, announcer
         self._clock, self._random = clock, random
         self._parents = parents
-        self._storing = Storing(shards, loans)
+        self._storing = Storing(shards, loans, clock)
         #: For jobs that differ in little.
         self.alike = AlikeSubmission(self._storing, shards, topology, announcer, clock, random)
         self._turn = 0
@@ -132,7 +132,6 @@ class Submission:
         outcomes: list[Outcome],
         avoid: Collection[str],
     ) -> None:
-        began = self._clock.monotonic()
         try:
             answer = await self._write(drafts, places, group, bucket_map.epoch)
         except CERTAIN as error:
@@ -148,11 +147,11 @@ class Submission:
         else:
             # First of all: whatever goes wrong from here on, so much is known of them.
             self._settled(places, outcomes, group.shard, answer)
+            took = answer.took
             if drafts[places[0]].wish is not None:
                 ties = [wish.ties for at in places if (wish := drafts[at].wish) is not None]
                 answer = await self._parents.released(group.shard, ties, answer)
                 self._settled(places, outcomes, group.shard, answer)
-            took = self._clock.monotonic() - began
             await self._announce(group.shard, drafts, places, answer, took)
 
     async def _write(

@@ -24,6 +24,8 @@ from services.mesh.jobs.credit import GoneWorkers, Grab
 
 #: A smaller grab is answered by the first part of it: its worker says anew how much room it has.
 AMPLE = 16
+#: A worker that was asked so often in a row for more room is too small for what is put.
+MOST_ASKED = 25
 #: Types of which it is remembered how large grabs were.
 MOST_TYPES = 10_000
 
@@ -50,6 +52,10 @@ class _Lent:
     #: the next grab begins below 0, until they are settled.)
     sent: int = 0
     heard: int = 0
+    #: How often in a row its worker was asked for more room, and got nothing for what it had.
+    asked: int = 0
+    #: It was here when the right began.
+    is_old: bool = False
 
     @property
     def unheard(self) -> int:
@@ -82,7 +88,9 @@ class LentBook:
         elif known.grab.number < grab.number:
             self._remember(grab)
             left, sent = grab.credit - known.unheard, known.sent - known.heard
-            newer = self._lent[grab.type][grab.worker_id] = _Lent(grab, left, known.out, sent=sent)
+            asked = 0 if known.sent or known.out else known.asked
+            newer = _Lent(grab, left, known.out, sent=sent, asked=asked)
+            self._lent[grab.type][grab.worker_id] = newer
             return self._full(newer)
         return None
 
@@ -146,12 +154,34 @@ class LentBook:
         """Grabs that are open and have less room than that: to be answered empty, for by now there
         may be more.
         """
-        found: list[Grab] = []
+        found = [one for one in self._open(type_) if one.left < count]
+        for lent in found:
+            lent.asked += 1
+            self._answer_empty(lent)
+        return [lent.grab for lent in found]
+
+    def is_tired(self, type_: str) -> bool:
+        """Whether a worker was asked again and again for more room than it seems to have."""
+        return any(lent.asked >= MOST_ASKED for lent in self._lent.get(type_, {}).values())
+
+    def answer_old(self, type_: str) -> list[Grab]:
+        """A right begins: open grabs that were here when the last one did, to be answered empty.
+        Their workers would lose patience.
+        """
+        found = [one for one in self._open(type_) if one.is_old]
+        for lent in found:
+            self._answer_empty(lent)
         for lent in self._lent.get(type_, {}).values():
-            if not lent.answered and not lent.out and 0 < lent.left < count:
-                lent.answered, lent.heard, lent.left = True, lent.sent, 0
-                found.append(lent.grab)
-        return found
+            lent.is_old = True
+        return [lent.grab for lent in found]
+
+    def _open(self, type_: str) -> list[_Lent]:
+        """Grabs that nobody has a part of, and that can be answered."""
+        lents = self._lent.get(type_, {}).values()
+        return [one for one in lents if not one.answered and not one.out and one.left > 0]
+
+    def _answer_empty(self, lent: _Lent) -> None:
+        lent.answered, lent.heard, lent.left = True, lent.sent, 0
 
     def take_out(self, type_: str) -> list[Grab]:
         """Give up what is here for a type; returns the grabs that still wait for an answer, with

@@ -14,6 +14,8 @@ from math import inf
 MOST_TYPES = 10_000
 #: A loan ends there a little later than it does for us.
 SLACK = 0.5
+#: A nudge that comes so soon after a loan may have been written before the loan arrived.
+CROSSING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class LoanPlan:
             self._borrowers[type_] = _Borrower(at, now)
             return
         if known.at == at:
-            known.lent_until = -inf
+            lent = known.lent_until - SLACK - self.rules.lasts
+            if now > lent + CROSSING:
+                known.lent_until = -inf
         elif now < known.heard + self.rules.contested:
             known.not_before = now + self.rules.contested
         known.at, known.heard = at, now

@@ -100,3 +100,14 @@ async def test_an_unknown_outcome_of_theirs_is_settled_where_they_belong(stand):
     outcomes = await stand.put_keyed(30)
     assert {type(outcome) for outcome in outcomes} == {bytes}
     assert len(stand.rows()) == 30
+
+
+async def test_a_wait_for_room_is_not_taken_for_a_slow_shard(stand, monkeypatch):
+    """Schedulers would look at everything that has been due for long."""
+
+    async def room(jobs: object) -> None:
+        stand.clock.advance(10)
+
+    monkeypatch.setattr(stand.submission.alike._storing._loans, "room", room)
+    await stand.put_alike(3)
+    assert stand.announcer.long == [set()]

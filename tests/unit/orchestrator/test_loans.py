@@ -16,7 +16,7 @@ from services.mesh.jobs.ties import Ties
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.testing.waiting import eventually
 from services.orchestrator.app.loans import RENEWS_AT, Loans
-from services.orchestrator.domain.lent import Part
+from services.orchestrator.domain.lent import MOST_ASKED, Part
 from services.orchestrator.domain.shortage import LONG as LONG_SHORTAGE
 from services.orchestrator.domain.shortage import MANY
 from tests.unit.orchestrator.loan_fakes import FakeHands, grab, loans_over
@@ -412,3 +412,67 @@ async def test_a_right_that_comes_late_does_not_pass_for_room_that_takes_long(de
     again = await waiting(desk, MANY)
     assert not again.done()
     again.cancel()
+
+
+async def test_room_that_comes_as_its_waiter_goes_away_is_not_lost(desk):
+    desk.loans.grabbed(grab(), LONG)
+    await deliver(desk, 5)
+    put = await waiting(desk, 5)
+    put.cancel()
+    desk.loans.grabbed(grab(number=2), 0)
+    await desk.said()
+    assert put.cancelled()
+    assert desk.loans.take(jobs(5)) is not None
+
+
+async def test_puts_that_are_cancelled_together_keep_no_room(desk):
+    desk.loans.grabbed(grab(credit=20), LONG)
+    part = desk.loans.take(jobs(15))
+    large, small = await waiting(desk, 20), await waiting(desk, 5)
+    for put in (large, small):
+        put.cancel()
+    await desk.said()
+    desk.loans.give_back(part)
+    desk.loans.recalled("t", "scheduler")
+    await desk.said()
+    assert desk.hands.passed_on == [(grab(credit=20), "scheduler")]
+
+
+async def test_what_is_left_of_grabs_when_the_right_has_ended_is_for_nobody(desk):
+    desk.loans.nudged({"t"})
+    desk.loans.grabbed(grab(credit=500), LONG)
+    desk.loans.take(jobs(10))
+    desk.loans.recalled("t", "scheduler")
+    put = await waiting(desk, MANY)
+    assert not put.done()
+    put.cancel()
+
+
+async def test_grabs_that_nobody_uses_are_answered_though_another_one_renews_the_right(desk):
+    lasts = 0.1
+    for worker in ("busy", "idle"):
+        desk.loans.grabbed(grab(worker=worker, credit=3), lasts)
+    for number in (2, 3, 4):
+        await asyncio.sleep(lasts / 2)
+        desk.loans.grabbed(grab(worker="busy", credit=3, number=number), 0)
+        await desk.said()
+        while desk.hands.asked_back:
+            desk.loans.grabbed(desk.hands.asked_back.pop()[0], lasts)
+    assert grab(worker="idle", credit=3) in desk.hands.asked_anew
+
+
+async def test_puts_do_not_wait_for_a_large_worker_while_a_small_one_stands_idle(desk):
+    """In the queue there is work for both."""
+    desk.loans.grabbed(grab(worker="large"), LONG)
+    desk.loans.grabbed(grab(worker="small", credit=2), LONG)
+    await deliver(desk, 5)
+    for number in range(2, MOST_ASKED + 2):
+        put = await waiting(desk, 5)
+        await eventually(lambda: desk.hands.asked_anew)
+        desk.hands.asked_anew.clear()
+        desk.loans.grabbed(grab(worker="small", credit=2, number=number), 0)
+        desk.loans.grabbed(grab(worker="large", number=number), 0)
+        await deliver(desk, 5, await put)
+    put = await waiting(desk, 5)
+    assert await put is None
+    assert not desk.hands.asked_anew

@@ -8,8 +8,10 @@ import pytest
 
 from services.mesh.clock import SystemClock
 from services.mesh.telemetry.metrics import Metrics
-from services.orchestrator.app.room import RoomLines
+from services.orchestrator.app.room import LONGEST, RoomLines
 from services.orchestrator.domain.lent import LentBook, Part
+from services.orchestrator.domain.shortage import LONG as LONG_SHORTAGE
+from services.orchestrator.domain.shortage import PAUSE
 from tests.unit.orchestrator.loan_fakes import grab
 
 LONG, SHORT = 60.0, 0.001
@@ -101,3 +103,30 @@ async def test_who_is_cancelled_as_its_turn_comes_gives_the_room_back(line):
     assert await second == Part(grab(credit=2), 2)
     with pytest.raises(asyncio.CancelledError):
         await gone
+
+
+async def test_nobody_waits_for_longer_than_the_bound_however_the_line_moves():
+    rooms: list[Part] = []
+    lines = RoomLines(
+        lambda *_: rooms.pop() if rooms else None, rooms.append, SystemClock(), Metrics("test")
+    )
+    loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+    waiters = [lines.join("t", 1, 2 * MOMENT) for _ in range(100)]
+    turns = [asyncio.create_task(lines.turn("t", waiter)) for waiter in waiters]
+    while lines.has("t"):
+        await asyncio.sleep(MOMENT)
+        rooms.append(Part(grab(), 1))
+        lines.serve("t")
+    assert loop.time() - began < LONGEST + 5 * MOMENT
+    came = [await turn is not None for turn in turns]
+    assert came == sorted(came, reverse=True)
+    assert any(came)
+
+
+async def test_where_room_turns_out_to_take_long_those_behind_go_and_are_not_blamed(line):
+    first, second = await line.waiter(2), await line.waiter(2)
+    await asyncio.sleep(2.1 * LONG_SHORTAGE)
+    line.comes(credit=2)
+    assert [part is not None for part in (await first, await second)] == [True, False]
+    await asyncio.sleep(1.1 * PAUSE)
+    assert line.lines.patience("t", 1, has_right=True) > 0

@@ -9,7 +9,7 @@ import pytest
 from services.mesh.clock import ManualClock
 from services.mesh.jobs.type_settings import TypeSettings
 from services.scheduler.app.lending import Lender
-from services.scheduler.domain.lending import LoanPlan, LoanRules
+from services.scheduler.domain.lending import CROSSING, LoanPlan, LoanRules
 from services.scheduler.domain.word import Word
 from tests.unit.scheduler.scheduler_fakes import Bench, until
 
@@ -45,6 +45,13 @@ class TestPlan:
         plan.asked("t", A, 60)
         assert plan.borrower("t", 60) == B
         assert plan.borrower("t", 62) is None
+
+    def test_a_nudge_that_crosses_a_loan_leaves_it_to_be_recalled(self) -> None:
+        plan = LoanPlan(RULES)
+        plan.heard("t", A, 0)
+        plan.lent("t", 10)
+        plan.heard("t", A, 10 + CROSSING / 2)
+        assert plan.recall("t", 11)
 
     def test_nobody_while_two_store_the_same_type(self) -> None:
         plan = LoanPlan(RULES)
@@ -189,6 +196,7 @@ async def test_work_without_credit_recalls_what_was_lent(bench):
 async def test_work_of_the_borrower_itself_recalls_nothing(bench):
     await quiet(bench)
     await bench.lent()
+    bench.time.advance(2 * CROSSING)
     bench.nudge()
     await bench.lender.run_once()
     assert bench.broker.recalls == []

@@ -127,6 +127,8 @@ def test_columns_larger_than_the_broker_takes_are_halved():
     assert len(parts) > 1
     assert all(len(part) <= 2000 for part in parts)
     assert [a.key for a in read(NEWER, jobs, small)] == jobs.keys
+    more = [batch_from_bytes(part).more for part in parts]
+    assert more == [True] * (len(parts) - 1) + [False], "only the last one answers the grab"
 
 
 @pytest.mark.parametrize(
