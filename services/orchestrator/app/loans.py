@@ -213,10 +213,11 @@ class Loans:
             return
         answer.delivered = True
         more = part.grab.type in self._rights and self._book.leaves_more(part)
-        answered = not more and self._book.answer(part)
+        stay = part.grab.type in self._rights or self._book.is_shared(part)
+        answered = not more and self._book.answer(part, stays=stay)
         used = len(handed)
         try:
-            await self._dispatch(part.grab, shard, handed, more=more)
+            await self._dispatch(part.grab, shard, handed, stay=stay, more=more)
         except DependencyUnavailable:
             used = 0
         except Exception:
@@ -244,7 +245,7 @@ class Loans:
             self._pass_on(part.grab.type)
 
     async def _dispatch(
-        self, grab: Grab, shard: str, jobs: Sequence[Claimed], *, more: bool
+        self, grab: Grab, shard: str, jobs: Sequence[Claimed], *, stay: bool, more: bool
     ) -> None:
         links = sampled(job.traceparent for job in jobs) if self._tracing.enabled else ()
         attributes = {"jobmesh.shard": shard, "jobmesh.type": grab.type}
@@ -252,7 +253,7 @@ class Loans:
             "dispatch", "producer", parent="", links=links, attributes=attributes
         ) as span:
             span.set("jobmesh.count", len(jobs))
-            await self._hands.dispatch(grab, jobs, stay=grab.type in self._rights, more=more)
+            await self._hands.dispatch(grab, jobs, stay=stay, more=more)
 
     async def _take_back(self, shard: str, jobs: Sequence[Claimed]) -> bool:
         self._unsent.labels(jobs[0].type, shard).inc(len(jobs))

@@ -56,6 +56,8 @@ class _Lent:
     asked: int = 0
     #: It was here when the right began.
     is_old: bool = False
+    #: The worker's next grab goes elsewhere: what is left of this one is for nobody.
+    is_closed: bool = False
 
     @property
     def unheard(self) -> int:
@@ -98,7 +100,7 @@ class LentBook:
         """Room for so many jobs in one worker, until `settle`."""
         line = self._lent.get(type_, {})
         for worker_id, lent in line.items():
-            if lent.left >= count:
+            if lent.left >= count and not lent.is_closed:
                 lent.left -= count
                 lent.out += count
                 line[worker_id] = line.pop(worker_id)
@@ -112,14 +114,22 @@ class LentBook:
             return False
         return part.grab.credit >= AMPLE and lent.left >= part.grab.credit // 2
 
-    def answer(self, part: Part) -> bool:
+    def is_shared(self, part: Part) -> bool:
+        """Whether others have parts of the worker's room, too. Its next grab has to come here then,
+        right or not: nobody else knows of those.
+        """
+        lent = self._lent.get(part.grab.type, {}).get(part.grab.worker_id)
+        return lent is not None and lent.out > part.room
+
+    def answer(self, part: Part, *, stays: bool = True) -> bool:
         """The grab is being answered with this part of it; False if it was answered before, or a
-        newer one is here.
+        newer one is here. `stays`: the worker sends its next one here.
         """
         lent = self._newest(part.grab)
         if lent is None or lent.answered:
             return False
         lent.answered, lent.heard = True, lent.sent + part.room
+        lent.is_closed = not stays
         return True
 
     def settle(self, part: Part, used: int, *, answered: bool = False) -> Grab | None:

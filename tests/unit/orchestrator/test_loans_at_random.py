@@ -15,8 +15,8 @@ from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed
 from services.mesh.jobs.states import JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
+from tests.unit.orchestrator.loan_desk import NOW, Shard, jobs
 from tests.unit.orchestrator.loan_fakes import FakeHands, loans_over
-from tests.unit.orchestrator.test_loans import NOW, Shard, jobs
 
 LASTS = 0.05
 PUTS = 300
@@ -56,7 +56,7 @@ class Worker:
         self.grab()
 
     def grab(self) -> None:
-        if self.waits or self.in_hand == self.capacity or self._world.is_over:
+        if self.waits or self.in_hand >= self.capacity or self._world.is_over:
             return
         self._number, self.waits = self._number + 1, True
         sent = Grab(self.name, "t", self.capacity - self.in_hand, self._number, self.name)
