@@ -150,7 +150,7 @@ class LentBook:
         lent.left += part.room - used
         lent.sent += used
         if answered:
-            lent.answered = used > 0
+            lent.answered, lent.is_closed = used > 0, lent.is_closed and used > 0
             lent.heard = lent.heard - part.room + used if used else 0
         return self._full(lent)
 

@@ -104,6 +104,17 @@ def test_workers_that_have_had_much_room_are_asked_anew_when_they_say_little() -
     assert book.take("t", 20) is not None
 
 
+def test_a_grab_whose_answer_did_not_leave_is_open_again_wherever_that_sent_the_worker() -> None:
+    book = LentBook()
+    book.put(grab(credit=5))
+    part = book.take("t", 2)
+    assert part is not None
+    assert book.answer(part, stays=False)
+    assert book.take("t", 1) is None
+    book.settle(part, 0, answered=True)
+    assert book.take("t", 5) is not None
+
+
 def test_what_is_withdrawn_is_not_given_out_and_what_puts_have_is_settled() -> None:
     book = LentBook()
     book.put(grab(credit=3))
