@@ -43,6 +43,7 @@ from typing import Any
 
 from services.mesh.clock import Clock
 from services.mesh.errors import DependencyUnavailable, Draining, MeshError
+from services.mesh.jobs.alike import AlikeClaimed
 from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed, NewJob
 from services.mesh.runtime import Tasks
@@ -247,7 +248,9 @@ class Loans:
     async def _dispatch(
         self, grab: Grab, shard: str, jobs: Sequence[Claimed], *, stay: bool, more: bool
     ) -> None:
-        links = sampled(job.traceparent for job in jobs) if self._tracing.enabled else ()
+        # Those in columns have one trace among them, and records of them are not made for that.
+        told = [jobs.like] if isinstance(jobs, AlikeClaimed) else jobs
+        links = sampled(job.traceparent for job in told) if self._tracing.enabled else ()
         attributes = {"jobmesh.shard": shard, "jobmesh.type": grab.type}
         with self._tracing.start_span(
             "dispatch", "producer", parent="", links=links, attributes=attributes
