@@ -42,7 +42,7 @@ def after(seconds: float) -> Timestamp:
 
 
 async def batch(desk: Desk, count: int, **spec) -> list[str]:
-    """Jobs over all shards: a few calls, each of which goes to another one."""
+    """Jobs in several shards: a few calls, that take turns among those in good health."""
     ids: list[str] = []
     for _ in range(3):
         items = [pb.EnqueueItem(job={"type": "echo", **spec})] * (count // 3)
@@ -88,9 +88,18 @@ async def test_a_count_without_a_shard_is_partial(desk, shard_dsns):
     await batch(desk, 9)
     with psycopg.connect(shard_dsns[1]) as connection:
         connection.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
-        answer = await desk.stub.CountJobs(pb.CountJobsRequest())
+        ((unseen,),) = connection.execute("SELECT count(*) FROM jobs").fetchall()
+        # On a busy machine another shard, too, may be in doubt for a moment.
+        async with asyncio.timeout(20):
+            while (answer := await counted(desk)) != 9 - unseen:
+                assert answer < 9 - unseen
+
+
+async def counted(desk: Desk) -> int:
+    """How many jobs a count tells of that some shard did not take part in."""
+    answer = await desk.stub.CountJobs(pb.CountJobsRequest())
     assert answer.partial
-    assert sum(one.count for one in answer.counts) == 6
+    return sum(one.count for one in answer.counts)
 
 
 # --- cancel by filter

@@ -49,8 +49,8 @@ class EtcdTurns:
         election = Election(self._registry, lease, self._key, self._name)
         decided = asyncio.Event()
         election.on_change(lambda _: decided.set())
-        await election.start()
         try:
+            await election.start()
             with suppress(TimeoutError):
                 async with asyncio.timeout(ELECTION_SECONDS):
                     await decided.wait()

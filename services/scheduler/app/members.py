@@ -47,6 +47,7 @@ class Membership:
         self._grant, self._tasks = grant, tasks
         self._dependency, self._value = dependency, value
         self._lease: Lease | None = None
+        self._staying: asyncio.Task[None] | None = None
         self._kept = frozenset(self._shards)
         self._listeners: list[Callable[[frozenset[str], frozenset[str]], None]] = []
         changed = lambda _: self._divide()  # noqa: E731 - one callback for both directions
@@ -70,11 +71,15 @@ class Membership:
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        self._tasks.spawn(self._stay_registered(), "membership")
+        self._staying = self._tasks.spawn(self._stay_registered(), self.name)
         await self.others.start()
 
     async def stop(self) -> None:
         """Leave: the others take over at once instead of after the lease's time."""
+        if self._staying is not None:
+            # First: our key may be there already, and its answer still on the way to us.
+            self._staying.cancel()
+            await asyncio.wait({self._staying})
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.close()
@@ -93,13 +98,13 @@ class Membership:
             await lease.lost.wait()
 
     async def _register(self) -> Lease:
-        lease = await self._grant()
+        # Known before its key is: who is told to stop meanwhile gives up both.
+        self._lease = lease = await self._grant()
         try:
             await self._registry.put(self._keys.scheduler(self.member), self._value, lease)
         except DependencyUnavailable:
             await lease.close()
             raise
-        self._lease = lease
         lease.on_change(self._lease_changed)
         self._dependency.up()
         return lease
