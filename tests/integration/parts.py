@@ -70,6 +70,9 @@ async def served(
         await process.readiness.wait_ready(20)
         (server,) = (part for part in process._components if isinstance(part, Server))
         async with open_channel(server.address, peer=name) as channel:
+            # The first connection takes longer than it may where others start processes beside us.
+            async with asyncio.timeout(20):
+                await channel.channel_ready()
             yield process, channel, server.address
     finally:
         process.stop("test over")
