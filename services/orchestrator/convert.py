@@ -14,8 +14,9 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.mesh.errors import InvalidField, MeshError, OutcomeUnknown, ShardUnavailable
 from services.mesh.jobs import ids
+from services.mesh.jobs.alike import Keyed
 from services.mesh.jobs.health import Health
-from services.mesh.jobs.model import JobEvent, Keyed, NewJob, Position
+from services.mesh.jobs.model import JobEvent, NewJob, Position
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import BucketMap, ShardState
 from services.mesh.rpc.items import to_item_error

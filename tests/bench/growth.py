@@ -29,8 +29,9 @@ from uuid import UUID
 import psycopg
 from localmesh.harness import RunningMesh, running_mesh
 
+from services.mesh.jobs.alike import AlikeJobs
 from services.mesh.jobs.ids import new_job_keys
-from services.mesh.jobs.model import AlikeJobs, Claimed, JobFilter, NewJob, Payload
+from services.mesh.jobs.model import Claimed, JobFilter, NewJob, Payload
 from services.mesh.jobs.reports import Successes
 from services.mesh.jobs.states import JobState
 from services.mesh.store.postgres import PostgresShard

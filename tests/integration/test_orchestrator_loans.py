@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from services.mesh.errors import OutcomeUnknown, ShardUnavailable
+from services.mesh.jobs.alike import Keyed
 from services.mesh.jobs.ids import new_job_id
-from services.mesh.jobs.model import Keyed, NewJob, Payload
+from services.mesh.jobs.model import NewJob, Payload
 from services.mesh.jobs.states import JobState
 from services.mesh.store.answers import PutOutcome
 from services.orchestrator.app.storing import Stored

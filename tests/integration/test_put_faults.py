@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from services.mesh.errors import InvalidField, OutcomeUnknown, ShardUnavailable, StaleEpoch
-from services.mesh.jobs.model import Keyed, NewJob, Payload
+from services.mesh.jobs.alike import Keyed
+from services.mesh.jobs.model import NewJob, Payload
 from services.mesh.jobs.retry import RetryPolicy
 from services.mesh.jobs.ties import Ties, UniquePolicy
 from services.mesh.store.answers import PutOutcome

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from services.mesh.errors import StaleEpoch
-from services.mesh.jobs.model import AlikeJobs, Keyed, Payload, Position, request_hash_of
+from services.mesh.jobs.alike import AlikeJobs, Keyed
+from services.mesh.jobs.model import Payload, Position, request_hash_of
 from services.mesh.jobs.reports import ReportOutcome, Started, Succeeded
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import PutOutcome

@@ -9,15 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from services.mesh.errors import StaleEpoch
-from services.mesh.jobs.model import (
-    AlikeJobs,
-    JobFilter,
-    Keyed,
-    ObjectRef,
-    Payload,
-    Timeouts,
-    request_hash_of,
-)
+from services.mesh.jobs.alike import AlikeJobs, Keyed
+from services.mesh.jobs.model import JobFilter, ObjectRef, Payload, Timeouts, request_hash_of
 from services.mesh.jobs.retry import Backoff, RetryPolicy
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.jobs.ties import Parent

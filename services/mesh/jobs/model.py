@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any
 from uuid import UUID
 
 from services.mesh.jobs.limits import Limit
@@ -138,68 +138,6 @@ class NewJob:
     """Jobs of a type and namespace with the same one share a limit."""
     ties: Ties | None = None
     """What it waits for, and the key that it alone may hold; most jobs have neither."""
-
-
-@record
-class Keyed:
-    """The idempotency keys of jobs that are alike, and the hashes of what was asked for."""
-
-    keys: Sequence[str]
-    hashes: Sequence[bytes]
-
-    def at(self, places: Iterable[int]) -> Keyed:
-        """Those of some of the jobs."""
-        places = list(places)
-        return Keyed([self.keys[at] for at in places], [self.hashes[at] for at in places])
-
-
-class AlikeJobs(Sequence[NewJob]):
-    """New jobs, due at once, that differ in their ids, the bytes of their inputs and their
-    idempotency keys only; all have such a key, or none has.
-
-    A sequence of records that are made when somebody looks; who writes them takes the columns.
-    """
-
-    __slots__ = ("inputs", "keyed", "keys", "like")
-
-    def __init__(
-        self, like: NewJob, keys: list[bytes], inputs: list[bytes], keyed: Keyed | None = None
-    ) -> None:
-        self.like, self.keys, self.inputs, self.keyed = like, keys, inputs, keyed
-
-    @property
-    def has_data(self) -> bool:
-        """Whether they have inline inputs at all."""
-        return self.like.input.data is not None
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @overload
-    def __getitem__(self, at: int) -> NewJob: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[NewJob]: ...
-    def __getitem__(self, at: int | slice) -> NewJob | Sequence[NewJob]:
-        if isinstance(at, slice):
-            return self.at(range(len(self))[at])
-        like = self.like
-        data = Payload.inline(self.inputs[at], like.input.content_type)
-        job = replace(
-            like, id=UUID(bytes=self.keys[at]), input=data if self.has_data else like.input
-        )
-        if self.keyed is None:
-            return job
-        key, request_hash = self.keyed.keys[at], self.keyed.hashes[at]
-        return replace(job, idempotency_key=key, request_hash=request_hash)
-
-    def at(self, places: Sequence[int]) -> AlikeJobs:
-        """Some of them, in that order."""
-        return AlikeJobs(
-            self.like,
-            [self.keys[at] for at in places],
-            [self.inputs[at] for at in places],
-            None if self.keyed is None else self.keyed.at(places),
-        )
 
 
 def request_hash_of(job: NewJob) -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.mesh.jobs.model import NO_TIMEOUTS, AlikeJobs, NewJob
+from services.mesh.jobs.alike import AlikeJobs
+from services.mesh.jobs.model import NO_TIMEOUTS, NewJob
 from services.mesh.store.arrays import (
     Bigints,
     Blobs,

@@ -13,7 +13,8 @@ import psycopg
 from psycopg.errors import UniqueViolation
 
 from services.mesh.errors import InvalidField, MeshError, OutcomeUnknown, StaleEpoch
-from services.mesh.jobs.model import AlikeJobs, JobEvent, NewJob
+from services.mesh.jobs.alike import AlikeJobs
+from services.mesh.jobs.model import JobEvent, NewJob
 from services.mesh.jobs.states import Cause, JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.mesh.store.arrays import (

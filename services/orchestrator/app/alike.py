@@ -9,8 +9,9 @@ from typing import TypeGuard
 
 from services.mesh.clock import Clock
 from services.mesh.errors import MeshError, NoHealthyShard, ShardUnavailable
+from services.mesh.jobs.alike import AlikeJobs, Keyed
 from services.mesh.jobs.ids import new_job_keys
-from services.mesh.jobs.model import AlikeJobs, Keyed, NewJob
+from services.mesh.jobs.model import NewJob
 from services.mesh.jobs.record import record
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import CHUNK, BucketMap, Group, free_buckets, keyed_groups, takers

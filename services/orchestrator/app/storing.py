@@ -15,7 +15,8 @@ from services.mesh.errors import (
     StaleEpoch,
     UniqueConflict,
 )
-from services.mesh.jobs.model import AlikeJobs, NewJob
+from services.mesh.jobs.alike import AlikeJobs
+from services.mesh.jobs.model import NewJob
 from services.mesh.jobs.record import record
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from services.orchestrator.app.loans import Loans

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from services.mesh.jobs.alike import AlikeClaimed
-from services.mesh.jobs.model import AlikeJobs, Claimed, NewJob
+from services.mesh.jobs.alike import AlikeClaimed, AlikeJobs
+from services.mesh.jobs.model import Claimed, NewJob
 from services.mesh.jobs.states import JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.mesh.clock import SystemClock
 from services.mesh.errors import DependencyUnavailable
 from services.mesh.jobs.credit import Grab
 from services.mesh.jobs.model import Claimed
@@ -13,6 +12,7 @@ from services.mesh.telemetry.metrics import Metrics
 from services.mesh.telemetry.tracing import Tracing
 from services.orchestrator.app.loans import Loans
 from services.orchestrator.app.shards import Shards
+from tests.unit.orchestrator.jumping_time import LoopClock
 
 
 def grab(credit: int = 5, worker: str = "w1", number: int = 1, type_: str = "t") -> Grab:
@@ -54,4 +54,4 @@ class FakeHands:
 
 
 def loans_over(shards: Shards, hands: FakeHands) -> Loans:
-    return Loans(hands, shards, Tasks(), SystemClock(), Metrics("test"), Tracing())
+    return Loans(hands, shards, Tasks(), LoopClock(), Metrics("test"), Tracing())

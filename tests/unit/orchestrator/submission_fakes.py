@@ -11,7 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from services.mesh.clock import ManualClock
-from services.mesh.jobs.model import AlikeJobs, Keyed, NewJob, Payload
+from services.mesh.jobs.alike import AlikeJobs, Keyed
+from services.mesh.jobs.model import NewJob, Payload
 from services.mesh.jobs.states import JobState
 from services.mesh.jobs.topology import BucketMap
 from services.mesh.runtime import Readiness

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from services.mesh.jobs.alike import AlikeClaimed
+from services.mesh.jobs.alike import AlikeClaimed, AlikeJobs
 from services.mesh.jobs.ids import new_job_keys
-from services.mesh.jobs.model import AlikeJobs, NewJob, Payload
+from services.mesh.jobs.model import NewJob, Payload
 from services.mesh.jobs.retry import RetryPolicy
 from services.mesh.jobs.states import JobState
 from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult

@@ -15,6 +15,8 @@ from services.orchestrator.domain.lent import Part
 from tests.unit.orchestrator.loan_desk import LONG, Desk, deliver, jobs
 from tests.unit.orchestrator.loan_fakes import grab
 
+pytestmark = pytest.mark.jumping_time
+
 SECOND = timedelta(seconds=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
@@ -18,8 +19,11 @@ from services.mesh.store.answers import PutAnswer, PutOutcome, PutResult
 from tests.unit.orchestrator.loan_desk import NOW, Shard, jobs
 from tests.unit.orchestrator.loan_fakes import FakeHands, loans_over
 
+pytestmark = pytest.mark.jumping_time
+
 LASTS = 0.05
 PUTS = 300
+SEEDS = int(os.environ.get("LOAN_SEEDS", "30"))
 #: After the last word, in seconds; rights have lapsed by then.
 SETTLE = 0.3
 
@@ -148,7 +152,7 @@ class World(FakeHands):
         assert not wrong
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(SEEDS))
 async def test_no_room_is_lost_and_nobody_has_more_than_it_has_room_for(seed):
     world, errors = World(seed), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))

@@ -14,6 +14,8 @@ from services.orchestrator.domain.shortage import MANY
 from tests.unit.orchestrator.loan_desk import LONG, Desk, deliver, jobs, waiting
 from tests.unit.orchestrator.loan_fakes import grab
 
+pytestmark = pytest.mark.jumping_time
+
 
 @pytest.fixture
 async def desk() -> Desk:

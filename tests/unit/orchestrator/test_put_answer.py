@@ -8,8 +8,8 @@ from jobmesh.v1 import orchestrator_service_pb2 as pb
 
 from services.enqueue.adapters.submitting import submitted
 from services.mesh.errors import InvalidField, NoHealthyShard
+from services.mesh.jobs.alike import Keyed
 from services.mesh.jobs.ids import new_job_id
-from services.mesh.jobs.model import Keyed
 from services.mesh.jobs.states import JobState
 from services.mesh.store.answers import PutOutcome, PutResult
 from services.orchestrator.app.alike import AlikeOutcome, StoredAlike

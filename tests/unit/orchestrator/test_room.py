@@ -6,13 +6,15 @@ import asyncio
 
 import pytest
 
-from services.mesh.clock import SystemClock
 from services.mesh.telemetry.metrics import Metrics
 from services.orchestrator.app.room import LONGEST, RoomLines
 from services.orchestrator.domain.lent import LentBook, Part
 from services.orchestrator.domain.shortage import LONG as LONG_SHORTAGE
 from services.orchestrator.domain.shortage import PAUSE
+from tests.unit.orchestrator.jumping_time import LoopClock
 from tests.unit.orchestrator.loan_fakes import grab
+
+pytestmark = pytest.mark.jumping_time
 
 LONG, SHORT = 60.0, 0.001
 MOMENT = 0.03
@@ -21,7 +23,7 @@ MOMENT = 0.03
 class Line:
     def __init__(self) -> None:
         self.book = LentBook()
-        self.lines = RoomLines(self.book.take, self._back, SystemClock(), Metrics("test"))
+        self.lines = RoomLines(self.book.take, self._back, LoopClock(), Metrics("test"))
 
     def _back(self, part: Part) -> None:
         self.book.settle(part, 0)
@@ -71,7 +73,7 @@ async def test_if_the_line_stands_still_for_too_long_all_of_it_go(line):
 async def test_as_long_as_the_line_moves_who_waits_is_patient():
     rooms: list[Part] = []
     lines = RoomLines(
-        lambda *_: rooms.pop() if rooms else None, rooms.append, SystemClock(), Metrics("test")
+        lambda *_: rooms.pop() if rooms else None, rooms.append, LoopClock(), Metrics("test")
     )
     waiters = [lines.join("t", 1, 2 * MOMENT) for _ in range(3)]
     for waiter in waiters:
@@ -108,7 +110,7 @@ async def test_who_is_cancelled_as_its_turn_comes_gives_the_room_back(line):
 async def test_nobody_waits_for_longer_than_the_bound_however_the_line_moves():
     rooms: list[Part] = []
     lines = RoomLines(
-        lambda *_: rooms.pop() if rooms else None, rooms.append, SystemClock(), Metrics("test")
+        lambda *_: rooms.pop() if rooms else None, rooms.append, LoopClock(), Metrics("test")
     )
     loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
     waiters = [lines.join("t", 1, 2 * MOMENT) for _ in range(100)]
