@@ -59,6 +59,22 @@ async def test_calls_that_come_between_the_two_goodbyes_are_served() -> None:
         await s.left_alone()
 
 
+async def test_no_goodbye_names_a_later_stream_than_the_one_before() -> None:
+    async with served() as s:
+        peer = await s.peer()
+        peer.ask(1, "/t/Hold", b"under way")
+        await s.desk.begun.reached(1)
+        s.connection.drain()
+        assert await peer.goaway() == NOTHING_YET
+        peer.send(h2.PING, h2.ACK, 0, await ping_of(peer))
+        assert await peer.goaway() == (1, h2.NO_ERROR)
+        peer.ask(3, "/t/Echo", b"after")
+        assert (await peer.answer(3)).reset == h2.REFUSED_STREAM
+        peer.send(h2.PUSH_PROMISE)
+        assert await peer.goaway() == (1, h2.PROTOCOL_ERROR)
+        s.desk.release.set()
+
+
 async def test_a_peer_that_does_not_answer_the_ping_gets_its_second_goodbye_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

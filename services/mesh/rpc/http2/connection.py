@@ -62,6 +62,8 @@ class Connection(asyncio.Protocol):
         self.drained: float | None = None
         #: No stream begins any more.
         self._is_closed_to_new = False
+        #: The latest stream that the peer may take for begun; never a later one than said before.
+        self._last_taken = h2.LARGEST_WINDOW
         self.receiver = Receiver(self)
 
     # --- what the event loop tells
@@ -300,7 +302,8 @@ class Connection(asyncio.Protocol):
         if self._is_closed_to_new:
             return
         self._is_closed_to_new = True
-        self.sender.write(h2.goaway(self.receiver.last_stream, h2.NO_ERROR))
+        self._last_taken = self.receiver.last_stream
+        self.sender.write(h2.goaway(self._last_taken, h2.NO_ERROR))
         if not self.streams:
             self.sender.close()
 
@@ -319,7 +322,8 @@ class Connection(asyncio.Protocol):
         extra = {"action": "http2_broken", "code": error.code, "error": error.text}
         log.debug("broke off a connection", extra=extra)
         self._serving.broken += 1
-        last = self.receiver.last_stream
+        # None that was named before as not taken: those are begun elsewhere.
+        last = min(self._last_taken, self.receiver.last_stream)
         self.sender.write(h2.goaway(last, error.code, error.text))
         self.sender.close()
         self._lose_all()
