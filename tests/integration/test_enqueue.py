@@ -3,107 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.request
 import uuid
 
 import pytest
 from grpc.aio import EOF
 from jobmesh.v1 import enqueue_service_pb2 as pb
-from jobmesh.v1 import job_pb2, orchestrator_service_pb2, payload_pb2
-from jobmesh.v1.enqueue_service_pb2_grpc import EnqueueServiceStub
+from jobmesh.v1 import job_pb2, payload_pb2
 
-from services.enqueue.config import EnqueueConfig
-from services.enqueue.main import build
 from services.mesh.errors import (
-    ForbiddenTransition,
     IdempotencyConflict,
     InvalidField,
     JobNotFound,
     MeshError,
     NotImplementedYet,
-    ObjectNotFound,
     PageTokenInvalid,
     ResumeTokenInvalid,
     UnknownType,
 )
-from services.mesh.lease import Keys
-from services.mesh.lease.etcd import EtcdClient, EtcdRegistry, EtcdSettings
-from services.mesh.store.postgres import PostgresShard
-from tests.integration.parts import orchestrator, served
+from tests.integration.enqueue_desk import SCHEDULED, Desk, desk, read, rows  # noqa: F401
 
 SUCCEEDED = job_pb2.JOB_STATE_SUCCEEDED
-SCHEDULED = job_pb2.JOB_STATE_SCHEDULED
-
-
-class Desk:
-    """A client, and the hands of a worker."""
-
-    def __init__(self, mesh, stub: EnqueueServiceStub, registry: EtcdRegistry, keys: Keys) -> None:
-        self.mesh, self.stub, self.registry, self.keys = mesh, stub, registry, keys
-
-    async def announce(self, type_: str) -> None:
-        await self.registry.put(self.keys.type(type_), b"")
-
-    async def enqueue(self, data: bytes = b"hi", key: str = "", **spec) -> pb.EnqueueResponse:
-        job = job_pb2.JobSpec(type="echo", input=payload_pb2.Payload(data=data), **spec)
-        return await self.stub.Enqueue(pb.EnqueueRequest(job=job, idempotency_key=key))
-
-    async def get(self, job_id: str) -> job_pb2.Job:
-        request = pb.GetJobRequest(job_id=job_id, view=job_pb2.JOB_VIEW_FULL)
-        return (await self.stub.GetJob(request)).job
-
-    async def run(self, job: job_pb2.Job, output: payload_pb2.Payload | None = None) -> None:
-        """Claim and complete the job as a scheduler and a worker would."""
-        store: PostgresShard = self.mesh.stores[job.shard]
-        claimed = (await store.claim("echo", "w-1", 1)).jobs[0]
-        report = orchestrator_service_pb2.AttemptReport(
-            job_id=claimed.id.bytes, dispatch_no=claimed.fence, succeeded={"output": output}
-        )
-        call = self.mesh.stub.ReportAttempts()
-        hello = orchestrator_service_pb2.ReportHello(worker_id="w-1")
-        await call.write(
-            orchestrator_service_pb2.ReportAttemptsRequest(hello=hello, reports=[report])
-        )
-        await call.read()
-        await call.done_writing()
-
-
-@pytest.fixture
-async def desk(shard_dsns, nats_url, etcd_endpoint, unique_prefix, s3_settings):
-    etcd = EtcdClient(EtcdSettings((etcd_endpoint,)))
-    async with orchestrator(shard_dsns, nats_url, etcd_endpoint, unique_prefix) as mesh:
-        config = EnqueueConfig(
-            listen="127.0.0.1:0",
-            orchestrator_target=mesh.address,
-            nats_url=nats_url,
-            nats_prefix=unique_prefix,
-            etcd_endpoints=(etcd_endpoint,),
-            etcd_prefix=f"/{unique_prefix}",
-            s3_endpoint=s3_settings.endpoint,
-            s3_access_key=s3_settings.access_key,
-            s3_secret_key=s3_settings.secret_key,
-            s3_input_bucket=s3_settings.input_bucket,
-            s3_output_bucket=s3_settings.output_bucket,
-            reread_seconds=0.2,
-            heartbeat_seconds=4.0,
-        )
-        async with served("enqueue", config, build) as (process, channel, _):
-            keys = Keys(f"/{unique_prefix}")
-            made = Desk(mesh, EnqueueServiceStub(channel), EtcdRegistry(etcd), keys)
-            made.process, made.config = process, config
-            await made.announce("echo")
-            yield made
-    await etcd.close()
-
-
-async def read(call, count: int) -> list[pb.WatchJobsResponse]:
-    async with asyncio.timeout(10):
-        return [await call.read() for _ in range(count)]
-
-
-async def rows(desk: Desk) -> int:
-    page = await desk.stub.ListJobs(pb.ListJobsRequest(page_size=1000))
-    return len(page.jobs)
 
 
 # --- submit and query
@@ -172,12 +91,6 @@ async def test_the_same_key_returns_the_same_job_and_other_content_is_refused(de
     with pytest.raises(IdempotencyConflict, match=first.job.id):
         await desk.enqueue(b"other", key="k")
     assert await rows(desk) == 1
-
-
-async def test_a_large_keyed_input_sent_twice_is_the_same_job(desk):
-    first = await desk.enqueue(b"x" * 100_000, key="k")
-    again = await desk.enqueue(b"x" * 100_000, key="k")
-    assert again.job.id == first.job.id
 
 
 async def test_a_type_announced_this_moment_is_known(desk):
@@ -355,70 +268,6 @@ async def test_enqueue_can_wait_for_the_end(desk):
     assert (job.state, job.output.data) == (SUCCEEDED, b"done")
 
 
-# --- bytes
-
-
-async def test_an_input_above_the_threshold_becomes_an_object(desk):
-    job = (await desk.enqueue(b"x" * 20_000)).job
-    stored = await desk.get(job.id)
-    assert stored.spec.input.object.size_bytes == 20_000
-    assert stored.spec.input.object.key.startswith("default/")
-
-
-async def test_an_upload_becomes_the_input_of_a_job(desk):
-    start = pb.UploadStart(content_type="text/plain", size_bytes=3_000_000)
-    messages = [pb.UploadInputRequest(start=start)]
-    messages += [pb.UploadInputRequest(chunk=b"y" * 500_000) for _ in range(6)]
-    uploaded = (await desk.stub.UploadInput(iter_async(messages))).payload
-    assert uploaded.object.size_bytes == 3_000_000
-    spec = job_pb2.JobSpec(type="echo", input=uploaded)
-    job = (await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))).job
-    assert (await desk.get(job.id)).spec.input.object.sha256 == uploaded.object.sha256
-
-
-async def test_an_upload_that_is_not_what_it_said_is_refused(desk):
-    start = pb.UploadInputRequest(start=pb.UploadStart(size_bytes=5))
-    chunk = pb.UploadInputRequest(chunk=b"four")
-    with pytest.raises(InvalidField, match="size_bytes"):
-        await desk.stub.UploadInput(iter_async([start, chunk]))
-    with pytest.raises(InvalidField, match="start"):
-        await desk.stub.UploadInput(iter_async([chunk]))
-
-
-async def test_objects_of_others_and_missing_ones_do_not_exist(desk):
-    for key in ["other/inputs/1", "default/inputs/none"]:
-        spec = job_pb2.JobSpec(type="echo", input={"object": {"key": key}})
-        with pytest.raises(ObjectNotFound):
-            await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))
-    assert await rows(desk) == 0
-
-
-async def test_presigned_urls_carry_bytes_past_the_mesh(desk):
-    made = await desk.stub.CreateUploadUrl(pb.CreateUploadUrlRequest(content_type="text/plain"))
-    put = urllib.request.Request(made.url, data=b"direct", method="PUT", headers=dict(made.headers))
-    await asyncio.to_thread(lambda: urllib.request.urlopen(put, timeout=10).close())
-    spec = job_pb2.JobSpec(type="echo", input=made.payload)
-    job = (await desk.stub.Enqueue(pb.EnqueueRequest(job=spec))).job
-    assert (await desk.get(job.id)).spec.input.object.size_bytes == 6
-
-
-async def download(desk: Desk, job_id: str) -> tuple[pb.OutputInfo, bytes]:
-    call = desk.stub.DownloadOutput(pb.DownloadOutputRequest(job_id=job_id))
-    parts = [part async for part in call]
-    return parts[0].info, b"".join(part.chunk for part in parts)
-
-
-async def test_an_inline_output_downloads(desk):
-    job = (await desk.enqueue()).job
-    with pytest.raises(ForbiddenTransition):
-        await download(desk, job.id)
-    await desk.run(job, payload_pb2.Payload(data=b"out", content_type="text/plain"))
-    info, data = await download(desk, job.id)
-    assert (info.content_type, info.size_bytes, data) == ("text/plain", 3, b"out")
-    with pytest.raises(ObjectNotFound):
-        await desk.stub.CreateDownloadUrl(pb.CreateDownloadUrlRequest(job_id=job.id))
-
-
 # --- schedules and the rest of the contract
 
 
@@ -435,23 +284,6 @@ async def test_a_schedule_by_interval_is_made_and_listed(desk):
     schedule["recurrences"] = [{"interval": {"every": {}}}]
     with pytest.raises(InvalidField, match="every"):
         await desk.stub.CreateSchedule(pb.CreateScheduleRequest(schedule=schedule))
-
-
-async def iter_async(items):
-    for item in items:
-        yield item
-
-
-async def test_a_file_uploaded_twice_under_one_key_is_one_job(desk):
-    async def submit() -> pb.EnqueueResponse:
-        start = pb.UploadInputRequest(start=pb.UploadStart())
-        uploaded = await desk.stub.UploadInput(
-            iter_async([start, pb.UploadInputRequest(chunk=b"same bytes")])
-        )
-        spec = job_pb2.JobSpec(type="echo", input=uploaded.payload)
-        return await desk.stub.Enqueue(pb.EnqueueRequest(job=spec, idempotency_key="k"))
-
-    assert (await submit()).job.id == (await submit()).job.id
 
 
 async def test_an_orchestrator_that_vanishes_in_mid_call_leaves_the_outcome_unknown(desk):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2
 
-from tests.integration.test_enqueue import Desk, desk, rows  # noqa: F401
+from tests.integration.enqueue_desk import Desk, desk, rows  # noqa: F401
 from tests.integration.test_enqueue_stream import read
 
-# ruff: noqa: F811 - the fixture
 BLOCKED, SCHEDULED = job_pb2.JOB_STATE_BLOCKED, job_pb2.JOB_STATE_SCHEDULED
 HOUR = {"seconds": 3600}
 

@@ -28,9 +28,8 @@ from services.mesh.jobs.model import JobFilter
 from services.mesh.rpc.interceptors.admission import Admission
 from services.mesh.testing.waiting import eventually
 from services.orchestrator.app import changes
-from tests.integration.test_enqueue import Desk, desk, rows  # noqa: F401
+from tests.integration.enqueue_desk import Desk, desk, rows  # noqa: F401
 
-# ruff: noqa: F811 - the fixture
 SCHEDULED, CANCELLED = job_pb2.JOB_STATE_SCHEDULED, job_pb2.JOB_STATE_CANCELLED
 
 

@@ -12,9 +12,7 @@ from jobmesh.v1 import pool_pb2, worker_service_pb2
 from services.mesh.errors import InvalidField, JobNotFound
 from services.mesh.jobs import ids
 from services.mesh.testing.waiting import eventually
-from tests.integration.test_enqueue import Desk, desk  # noqa: F401
-
-# ruff: noqa: F811 - the fixture
+from tests.integration.enqueue_desk import Desk, desk  # noqa: F401
 
 
 async def explained(desk: Desk, job_id: str) -> pb.ExplainJobResponse:

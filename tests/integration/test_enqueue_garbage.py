@@ -18,9 +18,8 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2
 
 from services.mesh.errors import Code, InvalidField, MeshError
-from tests.integration.test_enqueue import Desk, desk  # noqa: F401
+from tests.integration.enqueue_desk import Desk, desk  # noqa: F401
 
-# ruff: noqa: F811 - the fixture
 ROUNDS = 50
 ALL = list(HealthCheck)
 TEXTS = (

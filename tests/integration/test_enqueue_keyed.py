@@ -7,7 +7,7 @@ import asyncio
 from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, payload_pb2
 
-from tests.integration.test_enqueue import Desk, desk, rows  # noqa: F401
+from tests.integration.enqueue_desk import Desk, desk, rows  # noqa: F401
 
 
 def item(data: bytes, key: str = "", **spec: object) -> pb.EnqueueItem:
@@ -19,11 +19,11 @@ def keyed(count: int, **spec: object) -> list[pb.EnqueueItem]:
     return [item(b"%d" % n, f"k{n}", **spec) for n in range(count)]
 
 
-async def stored(desk: Desk, items: list[pb.EnqueueItem]) -> list[pb.EnqueueResult]:  # noqa: F811
+async def stored(desk: Desk, items: list[pb.EnqueueItem]) -> list[pb.EnqueueResult]:
     return list((await desk.stub.EnqueueBatch(pb.EnqueueBatchRequest(items=items))).results)
 
 
-async def test_a_batch_sent_twice_is_stored_once_each_job_with_its_own_input(desk):  # noqa: F811
+async def test_a_batch_sent_twice_is_stored_once_each_job_with_its_own_input(desk):
     first, again = await stored(desk, keyed(50)), await stored(desk, keyed(50))
     assert [one.job_id for one in again] == [one.job_id for one in first]
     assert ({one.existing for one in first}, {one.existing for one in again}) == ({False}, {True})
@@ -32,7 +32,7 @@ async def test_a_batch_sent_twice_is_stored_once_each_job_with_its_own_input(des
         assert (await desk.get(first[at].job_id)).spec.input.data == b"%d" % at
 
 
-async def test_what_is_known_is_told_of_that_job_and_hinders_no_other(desk):  # noqa: F811
+async def test_what_is_known_is_told_of_that_job_and_hinders_no_other(desk):
     before = await stored(desk, keyed(3))
     items = [*keyed(6), item(b"3", "k3"), item(b"other", "k1")]
     results = await stored(desk, items)
@@ -43,7 +43,7 @@ async def test_what_is_known_is_told_of_that_job_and_hinders_no_other(desk):  # 
     assert await rows(desk) == 6
 
 
-async def test_however_a_job_travels_its_content_is_known_again(desk):  # noqa: F811
+async def test_however_a_job_travels_its_content_is_known_again(desk):
     """In columns, beside others as a message, and by a call of its own."""
     (alone,) = await stored(desk, keyed(1))
     beside = await stored(desk, [*keyed(2), item(b"no key"), item(b"hm", "l", labels={"a": "b"})])
@@ -55,7 +55,7 @@ async def test_however_a_job_travels_its_content_is_known_again(desk):  # noqa: 
     assert await rows(desk) == 5
 
 
-async def test_batches_and_calls_beside_each_other_make_one_job_of_a_key(desk):  # noqa: F811
+async def test_batches_and_calls_beside_each_other_make_one_job_of_a_key(desk):
     batches = asyncio.gather(*(stored(desk, keyed(20)) for _ in range(4)))
     calls = asyncio.gather(*(desk.enqueue(b"%d" % n, f"k{n}") for _ in range(3) for n in range(20)))
     told = await batches

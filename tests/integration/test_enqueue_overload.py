@@ -15,8 +15,8 @@ from jobmesh.v1.enqueue_service_pb2_grpc import EnqueueServiceStub
 from services.enqueue.main import build
 from services.mesh.errors import Overloaded, QuotaExceeded
 from services.mesh.testing.waiting import eventually
+from tests.integration.enqueue_desk import desk, rows  # noqa: F401 - the fixture
 from tests.integration.parts import served
-from tests.integration.test_enqueue import desk, rows  # noqa: F401 - the fixture
 
 ITEM = pb.EnqueueItem(job=job_pb2.JobSpec(type="echo"))
 
@@ -32,7 +32,7 @@ def batch(count: int, namespace: str = "") -> pb.EnqueueBatchRequest:
 
 
 @asynccontextmanager
-async def told(desk, **settings):  # noqa: F811
+async def told(desk, **settings):
     """Another Enqueue on the same mesh, with other settings."""
     config = replace(desk.config, instance="narrow", **settings)
     async with served("enqueue", config, build) as (process, channel, _):
@@ -50,7 +50,7 @@ async def shards_held(dsns: list[str]):
         yield
 
 
-async def test_what_does_not_fit_is_refused_and_cancels_and_queries_go_on(desk, shard_dsns):  # noqa: F811
+async def test_what_does_not_fit_is_refused_and_cancels_and_queries_go_on(desk, shard_dsns):
     job = (await desk.enqueue()).job
     async with told(desk, admitted_jobs=1000) as (process, stub):
         async with shards_held(shard_dsns):
@@ -67,7 +67,7 @@ async def test_what_does_not_fit_is_refused_and_cancels_and_queries_go_on(desk, 
         assert (await stub.CancelJob(cancel)).cancelled
 
 
-async def test_a_namespace_over_its_quota_is_refused_with_the_time_to_come_back(desk):  # noqa: F811
+async def test_a_namespace_over_its_quota_is_refused_with_the_time_to_come_back(desk):
     async with told(desk, quota="0.5:100", quotas={"vip": "0"}) as (_, stub):
         await stub.EnqueueBatch(batch(100, "noisy"))
         with pytest.raises(QuotaExceeded) as caught:
@@ -82,7 +82,7 @@ async def test_a_namespace_over_its_quota_is_refused_with_the_time_to_come_back(
         await stub.EnqueueBatch(batch(500, "vip"))
 
 
-async def test_a_stream_over_its_quota_is_slowed_and_loses_nothing(desk):  # noqa: F811
+async def test_a_stream_over_its_quota_is_slowed_and_loses_nothing(desk):
     async with told(desk, quota="500:100") as (process, stub):
         call = stub.EnqueueStream()
         began = process.clock.monotonic()

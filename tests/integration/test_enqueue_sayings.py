@@ -15,9 +15,8 @@ from services.mesh.blob import output_key
 from services.mesh.blob.s3 import S3BlobStore, S3Connection, S3Settings
 from services.mesh.errors import InvalidField, JobNotFound
 from services.mesh.jobs.logs import LOG_NAME, LOG_SO_FAR_NAME, LogLine, log_to_bytes
-from tests.integration.test_enqueue import Desk, desk, read  # noqa: F401
+from tests.integration.enqueue_desk import Desk, desk, read  # noqa: F401
 
-# ruff: noqa: F811 - the fixture
 COMMITTED, STALE, INVALID = (
     orchestrator_pb.VERDICT_COMMITTED,
     orchestrator_pb.VERDICT_STALE,

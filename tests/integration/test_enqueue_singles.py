@@ -8,10 +8,10 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2, payload_pb2
 
 from services.mesh.errors import IdempotencyConflict, InvalidField, MeshError
-from tests.integration.test_enqueue import SCHEDULED, Desk, desk, rows  # noqa: F401
+from tests.integration.enqueue_desk import SCHEDULED, Desk, desk, rows  # noqa: F401
 
 
-async def answered(desk: Desk, request: pb.EnqueueRequest) -> pb.EnqueueResponse | MeshError:  # noqa: F811
+async def answered(desk: Desk, request: pb.EnqueueRequest) -> pb.EnqueueResponse | MeshError:
     try:
         return await desk.stub.Enqueue(request)
     except MeshError as error:
@@ -23,7 +23,7 @@ def call(data: bytes, key: str = "", **spec: object) -> pb.EnqueueRequest:
     return pb.EnqueueRequest(job=job_pb2.JobSpec(**given), idempotency_key=key)  # type: ignore[arg-type]
 
 
-async def test_calls_of_all_sorts_beside_each_other_are_each_answered_for_itself(desk):  # noqa: F811
+async def test_calls_of_all_sorts_beside_each_other_are_each_answered_for_itself(desk):
     await desk.enqueue(b"first", key="taken")
     requests = [call(b"%d" % n) for n in range(100)]
     requests[3] = call(b"labelled", labels={"a": "b"})

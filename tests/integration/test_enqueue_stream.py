@@ -11,7 +11,7 @@ from jobmesh.v1 import enqueue_service_pb2 as pb
 from jobmesh.v1 import job_pb2
 
 from services.mesh.errors import InvalidField
-from tests.integration.test_enqueue import desk, rows  # noqa: F401 - the fixture
+from tests.integration.enqueue_desk import desk, rows  # noqa: F401 - the fixture
 
 GOOD = pb.EnqueueItem(job=job_pb2.JobSpec(type="echo"))
 
@@ -35,7 +35,7 @@ async def read(call, count: int) -> list[pb.EnqueueResult]:
     return results
 
 
-async def test_a_stream_is_acknowledged_in_order_and_one_bad_item_hinders_nobody(desk):  # noqa: F811
+async def test_a_stream_is_acknowledged_in_order_and_one_bad_item_hinders_nobody(desk):
     call = desk.stub.EnqueueStream()
     await call.write(pb.EnqueueStreamRequest(namespace="n1"))
     items = [
@@ -55,7 +55,7 @@ async def test_a_stream_is_acknowledged_in_order_and_one_bad_item_hinders_nobody
     assert {job.id for job in page.jobs} == {results[0].job_id, results[3].job_id}
 
 
-async def test_a_known_key_gives_the_same_job_again(desk):  # noqa: F811
+async def test_a_known_key_gives_the_same_job_again(desk):
     item = pb.EnqueueItem(job=job_pb2.JobSpec(type="echo"), idempotency_key=str(uuid.uuid4()))
     call = desk.stub.EnqueueStream()
     await call.write(pb.EnqueueStreamRequest(items=[item]))
@@ -66,7 +66,7 @@ async def test_a_known_key_gives_the_same_job_again(desk):  # noqa: F811
     assert (again.job_id, first.existing, again.existing) == (first.job_id, False, True)
 
 
-async def test_a_namespace_in_a_later_message_is_refused_after_the_acknowledgements(desk):  # noqa: F811
+async def test_a_namespace_in_a_later_message_is_refused_after_the_acknowledgements(desk):
     call = desk.stub.EnqueueStream()
     await call.write(pb.EnqueueStreamRequest(items=[GOOD]))
     await call.write(pb.EnqueueStreamRequest(namespace="other", items=[GOOD]))
@@ -76,13 +76,13 @@ async def test_a_namespace_in_a_later_message_is_refused_after_the_acknowledgeme
     assert await rows(desk) == 1
 
 
-async def test_a_stream_that_says_nothing_ends_well(desk):  # noqa: F811
+async def test_a_stream_that_says_nothing_ends_well(desk):
     call = desk.stub.EnqueueStream()
     await call.done_writing()
     assert await call.read() is EOF
 
 
-async def test_ten_thousand_jobs_are_stored_once_each(desk):  # noqa: F811
+async def test_ten_thousand_jobs_are_stored_once_each(desk):
     call = desk.stub.EnqueueStream()
 
     async def send() -> None:
@@ -97,7 +97,7 @@ async def test_ten_thousand_jobs_are_stored_once_each(desk):  # noqa: F811
     assert await call.read() is EOF
 
 
-async def test_a_drain_acknowledges_what_was_read_and_ends_with_ok(desk):  # noqa: F811
+async def test_a_drain_acknowledges_what_was_read_and_ends_with_ok(desk):
     call = desk.stub.EnqueueStream()
     await call.write(pb.EnqueueStreamRequest(items=[GOOD] * 10))
     await read(call, 10)

@@ -20,11 +20,9 @@ from services.mesh.errors import (
     ResumeTokenInvalid,
 )
 from services.mesh.testing.waiting import eventually
+from tests.integration.enqueue_desk import desk  # noqa: F401 - the fixture
 from tests.integration.orchestrator_rig import block, unblock
 from tests.integration.parts import served
-from tests.integration.test_enqueue import desk  # noqa: F401 - the fixture
-
-# ruff: noqa: F811
 
 
 @pytest.fixture(autouse=True)

@@ -416,7 +416,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-async def test_no_count_and_no_match_walks_a_whole_table(many, analyzed):  # noqa: F811
+async def test_no_count_and_no_match_walks_a_whole_table(many, analyzed):
     if analyzed:
         many.sql("ANALYZE")
     for name, wanted in COUNTED.items():
@@ -427,7 +427,7 @@ async def test_no_count_and_no_match_walks_a_whole_table(many, analyzed):  # noq
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-async def test_changes_and_places_are_index_probes(many, analyzed):  # noqa: F811
+async def test_changes_and_places_are_index_probes(many, analyzed):
     many.sql(
         "INSERT INTO queue SELECT id, due_time, NULL, 0, false, type FROM jobs WHERE state = 4"
     )

@@ -10,9 +10,7 @@ from grpc.aio import EOF
 from jobmesh.v1 import enqueue_service_pb2 as pb
 
 from services.mesh.errors import JobNotFound
-from tests.integration.test_enqueue import desk, read  # noqa: F401
-
-# ruff: noqa: F811 - the fixture
+from tests.integration.enqueue_desk import desk, read  # noqa: F401
 
 
 async def heard_out(call) -> None:
